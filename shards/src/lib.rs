@@ -1,0 +1,8 @@
+//! What one core owns: its log, its groups, its queues and the engine that
+//! joins them. Layers, strictly downward: `io`, `log`, `group`, `state`,
+//! `engine`, `driver`. Only `driver` does I/O, reads a clock, owns threads or
+//! draws random numbers; everything else is a pure state machine.
+
+pub mod io;
+pub mod log;
+pub mod state;

@@ -1,0 +1,5 @@
+//! Pure state machines over the commands of a group's log.
+
+pub mod command;
+pub mod meta;
+pub mod queue;

@@ -1,0 +1,141 @@
+//! The words of the protocol that travel as one byte.
+
+/// How far a record has come on a replica. Never called by the other's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Boundary {
+    /// The log write completed: survives a process crash, not a power cut.
+    Written = 1,
+    /// A sync that covers it completed: survives a power cut.
+    Durable = 2,
+}
+
+impl Boundary {
+    /// The boundary for `raw`, or `None`.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        match raw {
+            1 => Some(Boundary::Written),
+            2 => Some(Boundary::Durable),
+            _ => None,
+        }
+    }
+
+    /// `written` or `durable`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Boundary::Written => "written",
+            Boundary::Durable => "durable",
+        }
+    }
+}
+
+/// Durability mode of a queue: which boundary its two gates wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Mode {
+    /// Confirm and delivery wait for durable.
+    Durable = 1,
+    /// Confirm and delivery wait for written.
+    Buffered = 2,
+    /// Confirm waits for durable, delivery for written.
+    Speculative = 3,
+}
+
+impl Mode {
+    /// Every mode, in numeric order.
+    pub const ALL: [Mode; 3] = [Mode::Durable, Mode::Buffered, Mode::Speculative];
+
+    /// The mode for `raw`, or `None`.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        Mode::ALL.into_iter().find(|mode| *mode as u8 == raw)
+    }
+
+    /// `durable`, `buffered` or `speculative`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Durable => "durable",
+            Mode::Buffered => "buffered",
+            Mode::Speculative => "speculative",
+        }
+    }
+
+    /// The mode called `name`, or `None`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Mode::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
+    /// The boundary a confirm waits for.
+    pub fn confirm_gate(self) -> Boundary {
+        match self {
+            Mode::Durable | Mode::Speculative => Boundary::Durable,
+            Mode::Buffered => Boundary::Written,
+        }
+    }
+
+    /// The boundary a delivery waits for.
+    pub fn delivery_gate(self) -> Boundary {
+        match self {
+            Mode::Durable => Boundary::Durable,
+            Mode::Buffered | Mode::Speculative => Boundary::Written,
+        }
+    }
+}
+
+/// What a settle does with a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SettleKind {
+    /// Done: the record leaves the queue.
+    Acknowledge = 1,
+    /// Give back: ready again, at once or after the delay.
+    Release = 2,
+    /// Refuse for good: dropped and counted (dead-letter targets come later).
+    Reject = 3,
+}
+
+impl SettleKind {
+    /// The kind for `raw`, or `None`.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        match raw {
+            1 => Some(SettleKind::Acknowledge),
+            2 => Some(SettleKind::Release),
+            3 => Some(SettleKind::Reject),
+            _ => None,
+        }
+    }
+}
+
+/// State of a record as peek shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordState {
+    /// Waits for the delivery gate.
+    Gated = 1,
+    /// Waits for its due time.
+    Delayed = 2,
+    Ready = 3,
+    Leased = 4,
+}
+
+impl RecordState {
+    /// The state for `raw`, or `None`.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        match raw {
+            1 => Some(RecordState::Gated),
+            2 => Some(RecordState::Delayed),
+            3 => Some(RecordState::Ready),
+            4 => Some(RecordState::Leased),
+            _ => None,
+        }
+    }
+
+    /// `gated`, `delayed`, `ready` or `leased`.
+    pub fn name(self) -> &'static str {
+        match self {
+            RecordState::Gated => "gated",
+            RecordState::Delayed => "delayed",
+            RecordState::Ready => "ready",
+            RecordState::Leased => "leased",
+        }
+    }
+}
