@@ -5,6 +5,8 @@
 
 use rkyv::{Archive, Deserialize, Serialize};
 
+pub(crate) mod with_records;
+
 /// One entry of the list that ends each body.
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[rkyv(derive(Debug))]
