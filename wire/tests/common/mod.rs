@@ -1,6 +1,7 @@
 //! What the tests of this crate share.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod draw;
 pub mod examples;
 
 use rkyv::{
