@@ -1,4 +1,15 @@
 //! Bodies to bytes and back: validated before access, read in place.
+//!
+//! Owns: the only ways in and out of a body. It never does I/O, never trusts a
+//! length before it is checked, and keeps nothing between calls; a crash leaves
+//! nothing behind.
+//!
+//! Invariants:
+//! 1. [`decode`] returns only what validated whole: every list, text and byte
+//!    range lies inside the body, and no two overlap.
+//! 2. An unknown critical extension is refused in every kind.
+//! 3. A failed encode leaves the output as it was.
+//! 4. No encode makes a frame that [`FrameHeader::decode`] would refuse.
 
 use rkyv::{
     api::{high::HighValidator, serialize_using},
