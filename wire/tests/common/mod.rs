@@ -3,6 +3,7 @@
 
 pub mod draw;
 pub mod examples;
+pub mod fields;
 
 use rkyv::{
     api::high::{HighDeserializer, HighValidator},
