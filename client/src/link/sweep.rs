@@ -23,6 +23,11 @@ impl Shared {
     pub(super) async fn sweep_loop(&self) -> String {
         let idle_pace = (self.config.heartbeat / 4).max(Duration::from_millis(1));
         loop {
+            // First of all, since between failing attempts to connect this is
+            // started anew each time.
+            if let Some(cause) = self.sweep() {
+                return cause;
+            }
             let idle = {
                 let state = self.lock();
                 state.is_idle() && matches!(state.phase, Phase::Up)
@@ -36,9 +41,6 @@ impl Shared {
                 self.sweeping.store(true, Ordering::Release);
             } else {
                 sleep(BUSY_PACE.min(idle_pace)).await;
-            }
-            if let Some(cause) = self.sweep() {
-                return cause;
             }
         }
     }

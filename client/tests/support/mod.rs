@@ -69,10 +69,10 @@ impl Server {
     }
 
     pub async fn accept_raw(&self) -> TcpStream {
-        soon("a connection", self.listener.accept())
-            .await
-            .unwrap()
-            .0
+        let accepted = soon("a connection", self.listener.accept()).await;
+        let (socket, _) = accepted.unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket
     }
 
     pub async fn accept(&self) -> Peer {
