@@ -23,15 +23,36 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Applied {
     Nothing,
-    Appended { key: PartitionKey, first: u64, count: u32, bytes: u64 },
-    Settled { key: PartitionKey },
-    Readied { key: PartitionKey },
-    Marked { key: PartitionKey, mark: u64 },
-    Purged { key: PartitionKey, records: u64 },
-    Created { key: PartitionKey },
+    Appended {
+        key: PartitionKey,
+        first: u64,
+        count: u32,
+        bytes: u64,
+    },
+    Settled {
+        key: PartitionKey,
+    },
+    Readied {
+        key: PartitionKey,
+    },
+    Marked {
+        key: PartitionKey,
+        mark: u64,
+    },
+    Purged {
+        key: PartitionKey,
+        records: u64,
+    },
+    Created {
+        key: PartitionKey,
+    },
     Dropped,
     Weakened,
-    NewGeneration { key: PartitionKey, generation: u32, first_lost: u64 },
+    NewGeneration {
+        key: PartitionKey,
+        generation: u32,
+        first_lost: u64,
+    },
 }
 
 /// A group's log as a command sees it.
@@ -56,37 +77,88 @@ impl Applier<'_> {
     ) -> Result<Applied, String> {
         let command = Command::decode(payload).map_err(|error| error.to_string())?;
         match command {
-            Command::Append { queue_id, partition, stamp_ms, records, .. } => {
-                let key = PartitionKey { queue_id, partition };
+            Command::Append {
+                queue_id,
+                partition,
+                stamp_ms,
+                records,
+                ..
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
                 let head = (payload.len() - records.len()) as u32;
                 self.append(key, stamp_ms, records, &|at| place(head + at))
             }
-            Command::Settle { queue_id, partition, stamp_ms, kind, due_ms, items } => {
-                let key = PartitionKey { queue_id, partition };
+            Command::Settle {
+                queue_id,
+                partition,
+                stamp_ms,
+                kind,
+                due_ms,
+                items,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
                 self.see(stamp_ms);
-                let Some(slot) = self.partitions.get_mut(&key) else { return Ok(Applied::Nothing) };
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
                 for (offset, attempt) in items.iter() {
-                    slot.machine.apply_settle(kind, due_ms, &[(offset, attempt)]);
+                    slot.machine
+                        .apply_settle(kind, due_ms, &[(offset, attempt)]);
                 }
                 Ok(Applied::Settled { key })
             }
-            Command::LeaseEnded { queue_id, partition, cause, items } => {
-                let key = PartitionKey { queue_id, partition };
-                let Some(slot) = self.partitions.get_mut(&key) else { return Ok(Applied::Nothing) };
+            Command::LeaseEnded {
+                queue_id,
+                partition,
+                cause,
+                items,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
                 for (offset, attempt) in items.iter() {
                     slot.machine.apply_lease_ended(cause, &[(offset, attempt)]);
                 }
                 Ok(Applied::Readied { key })
             }
-            Command::DispatchMark { queue_id, partition, mark } => {
-                let key = PartitionKey { queue_id, partition };
-                let Some(slot) = self.partitions.get_mut(&key) else { return Ok(Applied::Nothing) };
+            Command::DispatchMark {
+                queue_id,
+                partition,
+                mark,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
                 slot.machine.apply_mark(mark);
                 Ok(Applied::Marked { key, mark })
             }
-            Command::Purge { queue_id, partition, below, keep } => {
-                let key = PartitionKey { queue_id, partition };
-                let Some(slot) = self.partitions.get_mut(&key) else { return Ok(Applied::Nothing) };
+            Command::Purge {
+                queue_id,
+                partition,
+                below,
+                keep,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
                 let keep: Vec<(u64, u32)> = keep.iter().collect();
                 let records = slot.machine.apply_purge(below, &keep);
                 Ok(Applied::Purged { key, records })
@@ -97,14 +169,30 @@ impl Applier<'_> {
                 self.partitions.entry(key).or_insert(slot);
                 Ok(Applied::Created { key })
             }
-            Command::Drop { queue_id, partition } => {
-                self.partitions.remove(&PartitionKey { queue_id, partition });
+            Command::Drop {
+                queue_id,
+                partition,
+            } => {
+                self.partitions.remove(&PartitionKey {
+                    queue_id,
+                    partition,
+                });
                 Ok(Applied::Dropped)
             }
             Command::Weaken => Ok(Applied::Weakened),
-            Command::NewGeneration { queue_id, partition, generation, first_lost } => {
-                self.new_generation(PartitionKey { queue_id, partition }, generation, first_lost)
-            }
+            Command::NewGeneration {
+                queue_id,
+                partition,
+                generation,
+                first_lost,
+            } => self.new_generation(
+                PartitionKey {
+                    queue_id,
+                    partition,
+                },
+                generation,
+                first_lost,
+            ),
         }
     }
 
@@ -116,7 +204,9 @@ impl Applier<'_> {
         place: &dyn Fn(u32) -> LogPosition,
     ) -> Result<Applied, String> {
         self.see(stamp_ms);
-        let Some(slot) = self.partitions.get_mut(&key) else { return Ok(Applied::Nothing) };
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return Ok(Applied::Nothing);
+        };
         self.appended.clear();
         let mut at = 0;
         for record in Records::new(records) {
@@ -124,13 +214,22 @@ impl Applier<'_> {
             let len = record.bytes.len() as u32;
             let location = RecordLocation::Ring(place(at));
             let not_before_ms = record.not_before_ms;
-            self.appended.push(AppendedRecord { location, len, not_before_ms });
+            self.appended.push(AppendedRecord {
+                location,
+                len,
+                not_before_ms,
+            });
             at += len;
         }
         let first = slot.machine.apply_append(stamp_ms, self.appended);
         let (count, bytes) = (self.appended.len() as u32, records.len() as u64);
         slot.unsynced_bytes += bytes;
-        Ok(Applied::Appended { key, first, count, bytes })
+        Ok(Applied::Appended {
+            key,
+            first,
+            count,
+            bytes,
+        })
     }
 
     fn new_generation(
@@ -139,7 +238,9 @@ impl Applier<'_> {
         generation: u32,
         first_lost: u64,
     ) -> Result<Applied, String> {
-        let Some(slot) = self.partitions.get_mut(&key) else { return Ok(Applied::Nothing) };
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return Ok(Applied::Nothing);
+        };
         if generation <= slot.generation {
             return Ok(Applied::Nothing);
         }
@@ -150,8 +251,13 @@ impl Applier<'_> {
         });
         slot.generation = generation;
         // Everything of an older generation may have been handed out.
-        slot.machine.apply_mark(slot.machine.next_offset());
-        Ok(Applied::NewGeneration { key, generation, first_lost })
+        slot.machine
+            .flag_redelivered_below(slot.machine.next_offset());
+        Ok(Applied::NewGeneration {
+            key,
+            generation,
+            first_lost,
+        })
     }
 
     fn see(&mut self, stamp_ms: u64) {
@@ -179,20 +285,25 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn take_origin(&mut self, group: u32, index: u64) -> Origin {
-        let Some(slot) = self.groups.get_mut(&group) else { return Origin::Nobody };
+        let Some(slot) = self.groups.get_mut(&group) else {
+            return Origin::Nobody;
+        };
         match slot.origins.front() {
-            Some((at, _)) if *at == index => {
-                slot.origins.pop_front().map_or(Origin::Nobody, |(_, origin)| origin)
-            }
+            Some((at, _)) if *at == index => slot
+                .origins
+                .pop_front()
+                .map_or(Origin::Nobody, |(_, origin)| origin),
             _ => Origin::Nobody,
         }
     }
 
     fn apply_meta_entry(&mut self, entry: &Committed, origin: Origin) {
         let mut payload = Vec::with_capacity(entry.len as usize);
-        let cached = self.log.visit_cached(entry.payload, entry.len, &mut |piece| {
-            payload.extend_from_slice(piece);
-        });
+        let cached = self
+            .log
+            .visit_cached(entry.payload, entry.len, &mut |piece| {
+                payload.extend_from_slice(piece);
+            });
         match MetaCommand::decode(&payload) {
             Ok(command) if cached => self.apply_meta(&command, origin),
             _ => self.notices.push(Notice::Problem(format!(
@@ -205,7 +316,10 @@ impl<B: BatchBuffer> Engine<B> {
     /// Reads the entry where the log's buffers hold it; only an entry in
     /// fragments is put together first.
     fn apply_payload(&mut self, group: u32, entry: &Committed) -> Result<Applied, String> {
-        let generation = self.groups.get(&group).map_or(0, |slot| slot.group.generation());
+        let generation = self
+            .groups
+            .get(&group)
+            .map_or(0, |slot| slot.group.generation());
         let mut stamp_ms = 0;
         let mut applier = Applier {
             partitions: &mut self.partitions,
@@ -233,12 +347,27 @@ impl<B: BatchBuffer> Engine<B> {
 
     fn after_apply(&mut self, group: u32, entry: &Committed, applied: Applied, origin: Origin) {
         match (applied, origin) {
-            (Applied::Appended { key, first, count, bytes }, origin) => {
+            (
+                Applied::Appended {
+                    key,
+                    first,
+                    count,
+                    bytes,
+                },
+                origin,
+            ) => {
                 let confirm = match origin {
                     Origin::Publish(reply) => Some(reply),
                     _ => None,
                 };
-                let append = GateAction::Append { key, first, count, bytes, open: true, confirm };
+                let append = GateAction::Append {
+                    key,
+                    first,
+                    count,
+                    bytes,
+                    open: true,
+                    confirm,
+                };
                 self.gate_append(group, entry.end, append);
             }
             (Applied::Settled { key }, Origin::Settles { replies, .. }) => {
@@ -249,7 +378,10 @@ impl<B: BatchBuffer> Engine<B> {
             }
             (Applied::Settled { key } | Applied::Readied { key }, _) => self.mark_dirty(key),
             (Applied::Marked { key, mark }, _) => {
-                let delivery = self.partitions.get(&key).map(|slot| slot.mode.delivery_gate());
+                let delivery = self
+                    .partitions
+                    .get(&key)
+                    .map(|slot| slot.mode.delivery_gate());
                 let action = GateAction::Mark { key, mark };
                 match delivery {
                     Some(Boundary::Durable) => self.gate_or_act(group, entry.end, action),
@@ -257,7 +389,11 @@ impl<B: BatchBuffer> Engine<B> {
                 }
             }
             (Applied::Purged { key, records }, Origin::Purge { conn, correlation }) => {
-                let action = GateAction::Purged { conn, correlation, records };
+                let action = GateAction::Purged {
+                    conn,
+                    correlation,
+                    records,
+                };
                 self.gate_by_mode(group, entry.end, key, action);
             }
             (Applied::Created { key }, _) => {
@@ -268,7 +404,14 @@ impl<B: BatchBuffer> Engine<B> {
                     slot.group.weaken();
                 }
             }
-            (Applied::NewGeneration { key, generation, first_lost }, _) => {
+            (
+                Applied::NewGeneration {
+                    key,
+                    generation,
+                    first_lost,
+                },
+                _,
+            ) => {
                 self.began_generation(key, generation, first_lost);
             }
             _ => {}
@@ -276,10 +419,10 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn began_generation(&mut self, key: PartitionKey, generation: u32, first_lost: u64) {
-        if let Some(slot) = self.partitions.get_mut(&key) {
-            slot.machine.finish_replay();
-        }
-        let name = self.directory.by_id(key.queue_id).map(|queue| queue.name.clone());
+        let name = self
+            .directory
+            .by_id(key.queue_id)
+            .map(|queue| queue.name.clone());
         self.notices.push(Notice::Loss {
             queue: name.unwrap_or_default(),
             queue_id: key.queue_id,
@@ -294,20 +437,46 @@ impl<B: BatchBuffer> Engine<B> {
     /// Splits an append's gate: what waits for written happens now, what waits
     /// for durable when the frontier is there.
     fn gate_append(&mut self, group: u32, end: LogPosition, append: GateAction) {
-        let GateAction::Append { key, first, count, bytes, confirm, .. } = append else { return };
+        let GateAction::Append {
+            key,
+            first,
+            count,
+            bytes,
+            confirm,
+            ..
+        } = append
+        else {
+            return;
+        };
         if end <= self.frontiers.durable_next {
             return self.act(append, Boundary::Durable);
         }
-        let delivery = self.partitions.get(&key).map(|slot| slot.mode.delivery_gate());
+        let delivery = self
+            .partitions
+            .get(&key)
+            .map(|slot| slot.mode.delivery_gate());
         let open = delivery == Some(Boundary::Durable);
         let waits = confirm.filter(|reply| reply.boundary == Boundary::Durable);
         let now = confirm.filter(|reply| reply.boundary == Boundary::Written);
         if now.is_some() || !open {
-            let action =
-                GateAction::Append { key, first, count, bytes, open: !open, confirm: now };
+            let action = GateAction::Append {
+                key,
+                first,
+                count,
+                bytes,
+                open: !open,
+                confirm: now,
+            };
             self.act(action, Boundary::Written);
         }
-        let action = GateAction::Append { key, first, count, bytes, open, confirm: waits };
+        let action = GateAction::Append {
+            key,
+            first,
+            count,
+            bytes,
+            open,
+            confirm: waits,
+        };
         self.push_gate(group, end, action);
     }
 
@@ -319,7 +488,10 @@ impl<B: BatchBuffer> Engine<B> {
         key: PartitionKey,
         action: GateAction,
     ) {
-        let confirm = self.partitions.get(&key).map(|slot| slot.mode.confirm_gate());
+        let confirm = self
+            .partitions
+            .get(&key)
+            .map(|slot| slot.mode.confirm_gate());
         match confirm {
             Some(Boundary::Written) if end > self.frontiers.durable_next => {
                 self.act(action, Boundary::Written);

@@ -33,7 +33,11 @@ pub enum BootError {
     #[error("group {group}: {source}")]
     GroupState { group: u32, source: GroupStateError },
     #[error("group {group}, entry {index}: {reason}")]
-    Entry { group: u32, index: u64, reason: String },
+    Entry {
+        group: u32,
+        index: u64,
+        reason: String,
+    },
     #[error("the log holds group {0}, which the directory's table does not place here")]
     ForeignGroup(u32),
     #[error(transparent)]
@@ -80,7 +84,7 @@ impl Boot {
         if self.config.place.shard_of(GroupId(group)) != Some(self.config.shard) {
             return Err(BootError::ForeignGroup(group));
         }
-        let fresh = self.fresh(GroupId(group));
+        let fresh = self.fresh();
         let recovered = self.groups.entry(group).or_insert(fresh);
         match item.kind {
             ItemKind::GroupState => {
@@ -101,7 +105,11 @@ impl Boot {
                     return Ok(());
                 }
                 self.replay_entry(item, payload, place, generation)
-                    .map_err(|reason| BootError::Entry { group, index: item.index, reason })
+                    .map_err(|reason| BootError::Entry {
+                        group,
+                        index: item.index,
+                        reason,
+                    })
             }
         }
     }
@@ -134,7 +142,7 @@ impl Boot {
     }
 
     /// A group that the log does not know yet.
-    fn fresh(&self, group: GroupId) -> Recovered {
+    fn fresh(&self) -> Recovered {
         let peer = PeerId::new(self.config.node, FOUNDING_JOIN);
         Recovered {
             state: GroupState {
@@ -153,7 +161,7 @@ impl Boot {
         }
     }
 
-    /// Builds the engine. `amnesiac`: the log may have forgotten something it
+    /// Builds the engine over a writer whose segments have `segment_bytes`. `amnesiac`: the log may have forgotten something it
     /// answered, so that its groups that answer at written go on only as a new
     /// generation, by order of group 0.
     ///
@@ -162,6 +170,7 @@ impl Boot {
     pub fn finish<B: BatchBuffer>(
         mut self,
         log: LogWriter<B>,
+        segment_bytes: u64,
         amnesiac: bool,
     ) -> Result<Engine<B>, BootError> {
         let shard = self.config.shard;
@@ -179,10 +188,15 @@ impl Boot {
             if self.config.place.shard_of(id) != Some(shard) {
                 continue;
             }
-            let recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh(id));
+            let recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
             if amnesiac && recovered.state.answers_at == Boundary::Written {
                 let (generation, peer) = (recovered.state.generation, recovered.state.peer);
-                let ask = ShardMessage::RecoverGroup { shard, group: id, generation, peer };
+                let ask = ShardMessage::RecoverGroup {
+                    shard,
+                    group: id,
+                    generation,
+                    peer,
+                };
                 outbound.push((0, ask));
                 awaiting.insert(group, recovered);
             } else {
@@ -195,14 +209,15 @@ impl Boot {
             outbound.push((0, ShardMessage::WantDirectory { shard }));
         }
         let start_wall = self.config.start_wall_ms.max(self.stamp_ms);
-        let segment_bytes = log.segment_bytes();
         let mut engine = Engine {
             frontiers: LogFrontiers::default(),
             groups,
             partitions: self.partitions,
             directory: Directory::new(self.config.place.clone(), self.config.node),
-            meta: (shard == 0)
-                .then(|| MetaSlot { state: self.meta, waits: BTreeMap::new() }),
+            meta: (shard == 0).then(|| MetaSlot {
+                state: self.meta,
+                waits: BTreeMap::new(),
+            }),
             connections: map(),
             reads: ReadCache::new(self.config.read_cache_bytes, segment_bytes),
             barriers: VecDeque::new(),
@@ -251,14 +266,21 @@ impl<B: BatchBuffer> Engine<B> {
         behind.sort_unstable_by_key(|(_, key, _, _)| *key);
         for (group, key, generation, first_lost) in behind {
             let (queue_id, partition) = (key.queue_id, key.partition);
-            let command = Command::NewGeneration { queue_id, partition, generation, first_lost };
+            let command = Command::NewGeneration {
+                queue_id,
+                partition,
+                generation,
+                first_lost,
+            };
             self.propose_to_group(group, &command);
         }
     }
 
     /// Group 0 ordered a group of ours to go on under a new identity.
     pub(super) fn on_group_recovered(&mut self, group: GroupId, generation: u32, peer: PeerId) {
-        let Some(mut recovered) = self.awaiting_recovery.remove(&group.0) else { return };
+        let Some(mut recovered) = self.awaiting_recovery.remove(&group.0) else {
+            return;
+        };
         let state = &mut recovered.state;
         state.generation = generation;
         state.peer = peer;
@@ -300,8 +322,13 @@ impl<B: BatchBuffer> Engine<B> {
     /// Sends all declarations to a shard; nothing while group 0 does not serve
     /// (they are sent when it does).
     pub(super) fn send_directory(&mut self, shard: u16) {
-        let serves = self.groups.get(&GroupId::META.0).is_some_and(|slot| slot.serving);
-        let Some(meta) = self.meta.as_ref().filter(|_| serves) else { return };
+        let serves = self
+            .groups
+            .get(&GroupId::META.0)
+            .is_some_and(|slot| slot.serving);
+        let Some(meta) = self.meta.as_ref().filter(|_| serves) else {
+            return;
+        };
         let all = meta.state.iter_from("").cloned().collect();
         self.outbound.push((shard, ShardMessage::Declared(all)));
     }
@@ -313,7 +340,9 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let lead = self.groups.values().all(|slot| slot.serving);
         let current = self.partitions.values().all(|slot| {
-            self.groups.get(&slot.group.0).map(|group| group.group.generation())
+            self.groups
+                .get(&slot.group.0)
+                .map(|group| group.group.generation())
                 == Some(slot.generation)
         });
         if lead && current {

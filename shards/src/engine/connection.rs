@@ -82,7 +82,12 @@ impl Connection {
             >,
     {
         if let Err(error) = codec::encode(&mut self.output, correlation, body) {
-            self.error(correlation, ErrorCode::TooLarge, Outcome::Unknown, error.to_string());
+            self.error(
+                correlation,
+                ErrorCode::TooLarge,
+                Outcome::Unknown,
+                error.to_string(),
+            );
         }
     }
 
@@ -120,11 +125,14 @@ impl Connection {
     }
 
     pub(super) fn subscription(&self, id: u32) -> Option<&Subscription> {
-        self.subscriptions.iter().find(|subscription| subscription.id == id)
+        self.subscriptions
+            .iter()
+            .find(|subscription| subscription.id == id)
     }
 
     pub(super) fn forget_subscription(&mut self, id: u32) {
-        self.subscriptions.retain(|subscription| subscription.id != id);
+        self.subscriptions
+            .retain(|subscription| subscription.id != id);
     }
 
     /// Publish bytes were answered.

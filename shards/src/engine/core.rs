@@ -81,7 +81,8 @@ impl<B: BatchBuffer> Engine<B> {
         self.set_time(mono_ms);
         match event {
             Event::Opened { conn, window_bytes } => {
-                self.connections.insert(conn, Connection::new(true, window_bytes));
+                self.connections
+                    .insert(conn, Connection::new(true, window_bytes));
             }
             Event::Frame { conn, header, body } => self.on_home_frame(conn, header, body),
             Event::Closed { conn } => self.on_closed(conn),
@@ -105,7 +106,9 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// A frame of a connection of this shard.
     fn on_home_frame(&mut self, conn: ConnKey, header: FrameHeader, body: &[u8]) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
         if connection.closing {
             return;
         }
@@ -114,7 +117,13 @@ impl<B: BatchBuffer> Engine<B> {
                 "frame kind {} is not known to this server (protocol version 1)",
                 header.kind
             );
-            self.error(conn, header.correlation, ErrorCode::UnknownKind, Outcome::Failed, message);
+            self.error(
+                conn,
+                header.correlation,
+                ErrorCode::UnknownKind,
+                Outcome::Failed,
+                message,
+            );
             return;
         };
         if kind == Kind::Publish {
@@ -159,7 +168,13 @@ impl<B: BatchBuffer> Engine<B> {
             Kind::Pong | Kind::GoingAway => {}
             Kind::Extend => {
                 let message = "extending leases is not supported yet".to_owned();
-                self.error(conn, correlation, ErrorCode::Unsupported, Outcome::Failed, message);
+                self.error(
+                    conn,
+                    correlation,
+                    ErrorCode::Unsupported,
+                    Outcome::Failed,
+                    message,
+                );
             }
             Kind::Hello => {
                 let message = "hello was already done on this connection".to_owned();
@@ -186,12 +201,25 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let kind = kind as u8;
         let body = body.to_vec();
-        self.outbound.push((shard, ShardMessage::Forward { conn, kind, correlation, body }));
+        self.outbound.push((
+            shard,
+            ShardMessage::Forward {
+                conn,
+                kind,
+                correlation,
+                body,
+            },
+        ));
     }
 
     fn on_message(&mut self, message: ShardMessage) {
         match message {
-            ShardMessage::Forward { conn, kind, correlation, body } => {
+            ShardMessage::Forward {
+                conn,
+                kind,
+                correlation,
+                body,
+            } => {
                 self.connections
                     .entry(conn)
                     .or_insert_with(|| Connection::new(false, u32::MAX));
@@ -199,22 +227,43 @@ impl<B: BatchBuffer> Engine<B> {
                     self.dispatch_frame(conn, kind, correlation, &body);
                 }
             }
-            ShardMessage::Output { from, conn, bytes, released, close } => {
+            ShardMessage::Output {
+                from,
+                conn,
+                bytes,
+                released,
+                close,
+            } => {
                 self.on_remote_output(from, conn, &bytes, released, close);
             }
             ShardMessage::OutputTaken { conn } => self.on_output_taken(conn),
             ShardMessage::ConnClosed { conn } => self.on_closed(conn),
             ShardMessage::Declared(queues) => self.on_declared(queues),
             ShardMessage::Deleted { queue_id } => self.on_deleted(queue_id),
-            ShardMessage::PartitionReady { queue_id, partition } => {
-                self.on_partition_ready(PartitionKey { queue_id, partition });
+            ShardMessage::PartitionReady {
+                queue_id,
+                partition,
+            } => {
+                self.on_partition_ready(PartitionKey {
+                    queue_id,
+                    partition,
+                });
             }
-            ShardMessage::RecoverGroup { shard, group, generation, peer } => {
+            ShardMessage::RecoverGroup {
+                shard,
+                group,
+                generation,
+                peer,
+            } => {
                 self.on_recover_group(shard, group, generation, peer);
             }
             ShardMessage::Reopened { shard } => self.on_reopened(shard),
             ShardMessage::WantDirectory { shard } => self.send_directory(shard),
-            ShardMessage::GroupRecovered { group, generation, peer } => {
+            ShardMessage::GroupRecovered {
+                group,
+                generation,
+                peer,
+            } => {
                 self.on_group_recovered(group, generation, peer);
             }
         }
@@ -233,7 +282,14 @@ impl<B: BatchBuffer> Engine<B> {
         touched.sort_unstable();
         for conn in touched {
             let reason = format!("shard {shard} reopened its log; connect again");
-            self.reply(conn, 0, &GoingAway { reason, extensions: Vec::new() });
+            self.reply(
+                conn,
+                0,
+                &GoingAway {
+                    reason,
+                    extensions: Vec::new(),
+                },
+            );
             self.close(conn);
         }
         self.connections.retain(|conn, _| conn.shard() != shard);
@@ -253,7 +309,9 @@ impl<B: BatchBuffer> Engine<B> {
         released: u64,
         close: bool,
     ) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
         connection.output.extend_from_slice(bytes);
         connection.release(released);
         connection.owes_taken |= 1 << from;
@@ -265,7 +323,9 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// The home shard's socket took our last output.
     fn on_output_taken(&mut self, conn: ConnKey) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
         connection.in_flight = false;
         self.output_went(conn);
     }
@@ -273,7 +333,9 @@ impl<B: BatchBuffer> Engine<B> {
     /// Moves a connection's output into `into` (which should be empty); false
     /// when there is none. The driver calls it when the socket is free.
     pub fn take_output(&mut self, conn: ConnKey, into: &mut Vec<u8>) -> bool {
-        let Some(connection) = self.connections.get_mut(&conn) else { return false };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return false;
+        };
         if connection.output.is_empty() {
             return false;
         }
@@ -281,7 +343,8 @@ impl<B: BatchBuffer> Engine<B> {
         std::mem::swap(&mut connection.output, into);
         let owes = std::mem::take(&mut connection.owes_taken);
         for shard in (0..self.config.place.shards).filter(|shard| owes & 1 << shard != 0) {
-            self.outbound.push((shard, ShardMessage::OutputTaken { conn }));
+            self.outbound
+                .push((shard, ShardMessage::OutputTaken { conn }));
         }
         if held_back {
             self.output_went(conn);
@@ -299,15 +362,23 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Room for deliveries again: its partitions may dispatch.
     fn output_went(&mut self, conn: ConnKey) {
-        let Some(connection) = self.connections.get(&conn) else { return };
+        let Some(connection) = self.connections.get(&conn) else {
+            return;
+        };
         let shard = self.config.shard;
         for index in 0..connection.subscriptions.len() {
-            let Some(sub) = self.connections.get(&conn).and_then(|c| c.subscriptions.get(index))
+            let Some(sub) = self
+                .connections
+                .get(&conn)
+                .and_then(|c| c.subscriptions.get(index))
             else {
                 break;
             };
             if sub.shard == shard {
-                let key = PartitionKey { queue_id: sub.queue_id, partition: sub.partition };
+                let key = PartitionKey {
+                    queue_id: sub.queue_id,
+                    partition: sub.partition,
+                };
                 self.mark_dirty(key);
             }
         }
@@ -379,21 +450,35 @@ impl<B: BatchBuffer> Engine<B> {
 
     fn on_drain(&mut self) {
         self.draining = true;
-        let mut homes: Vec<ConnKey> =
-            self.connections.iter().filter(|(_, c)| c.home).map(|(conn, _)| *conn).collect();
+        let mut homes: Vec<ConnKey> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.home)
+            .map(|(conn, _)| *conn)
+            .collect();
         homes.sort_unstable();
         for conn in homes {
             let reason = "the server is shutting down".to_owned();
-            self.reply(conn, 0, &GoingAway { reason, extensions: Vec::new() });
+            self.reply(
+                conn,
+                0,
+                &GoingAway {
+                    reason,
+                    extensions: Vec::new(),
+                },
+            );
         }
     }
 
     fn on_closed(&mut self, conn: ConnKey) {
-        let Some(connection) = self.connections.remove(&conn) else { return };
+        let Some(connection) = self.connections.remove(&conn) else {
+            return;
+        };
         if connection.home {
             for shard in 0..self.config.place.shards {
                 if connection.others & 1 << shard != 0 {
-                    self.outbound.push((shard, ShardMessage::ConnClosed { conn }));
+                    self.outbound
+                        .push((shard, ShardMessage::ConnClosed { conn }));
                 }
             }
         }
@@ -439,7 +524,10 @@ impl<B: BatchBuffer> Engine<B> {
         let frontiers = self.log.frontiers();
         self.deferred.is_empty()
             && frontiers.durable_next >= frontiers.appended
-            && self.groups.values().all(|slot| slot.group.is_settled() && slot.gates.is_empty())
+            && self
+                .groups
+                .values()
+                .all(|slot| slot.group.is_settled() && slot.gates.is_empty())
     }
 
     /// True once every group leads and serves.
@@ -450,7 +538,9 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn push_effects(&mut self, effects: &mut Vec<Effect<B>>) {
         effects.extend(self.notices.drain(..).map(Effect::Notice));
         effects.extend(
-            self.outbound.drain(..).map(|(shard, message)| Effect::ToShard { shard, message }),
+            self.outbound
+                .drain(..)
+                .map(|(shard, message)| Effect::ToShard { shard, message }),
         );
         effects.extend(self.closing.drain(..).map(|conn| Effect::Close { conn }));
     }

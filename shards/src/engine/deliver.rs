@@ -71,7 +71,9 @@ impl<B: BatchBuffer> Engine<B> {
             if picks.len() >= RUN_RECORDS || bytes >= RUN_BYTES {
                 return true;
             }
-            let Some(slot) = self.partitions.get_mut(&key) else { return false };
+            let Some(slot) = self.partitions.get_mut(&key) else {
+                return false;
+            };
             if slot.dropping || slot.read_pause_until_ms > now {
                 return false;
             }
@@ -85,7 +87,9 @@ impl<B: BatchBuffer> Engine<B> {
                     .get(&ConnKey(consumer.connection))
                     .is_none_or(|c| c.closing || c.output.len() + c.planned > c.output_high)
             };
-            let Some(pick) = slot.machine.next_delivery(now, &mut blocked) else { return false };
+            let Some(pick) = slot.machine.next_delivery(now, &mut blocked) else {
+                return false;
+            };
             if !self.at_hand(pick.location, pick.len) {
                 if let Some(slot) = self.partitions.get_mut(&key) {
                     slot.machine.undo_dispatch(pick.offset, pick.attempt);
@@ -106,8 +110,12 @@ impl<B: BatchBuffer> Engine<B> {
     fn send_run(&mut self, key: PartitionKey, run: &[Dispatch]) {
         let Some(first) = run.first() else { return };
         let conn = ConnKey(first.consumer.connection);
-        let Some(slot) = self.partitions.get(&key) else { return };
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let Some(slot) = self.partitions.get(&key) else {
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
         connection.planned = 0;
         let durable = self.frontiers.durable_next;
         let deliveries = run.iter().map(|pick| delivery(pick, durable)).collect();
@@ -140,13 +148,19 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Keeps the dispatch mark ahead of deliveries.
     fn propose_mark(&mut self, key: PartitionKey) {
-        let Some(slot) = self.partitions.get_mut(&key) else { return };
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return;
+        };
         if slot.dropping {
             return;
         }
         if let Some(mark) = slot.machine.wants_mark() {
             let (queue_id, partition) = (key.queue_id, key.partition);
-            let command = Command::DispatchMark { queue_id, partition, mark };
+            let command = Command::DispatchMark {
+                queue_id,
+                partition,
+                mark,
+            };
             self.propose_or_defer(key, &command, Origin::Nobody);
         }
     }
@@ -186,7 +200,12 @@ fn delivery(pick: &Dispatch, durable: LogPosition) -> Delivery {
             flags |= DELIVERY_DURABLE;
         }
     }
-    Delivery { offset: pick.offset, attempt: pick.attempt, flags, len: pick.len }
+    Delivery {
+        offset: pick.offset,
+        attempt: pick.attempt,
+        flags,
+        len: pick.len,
+    }
 }
 
 fn append_record<B: BatchBuffer>(
@@ -195,7 +214,9 @@ fn append_record<B: BatchBuffer>(
     pick: &Dispatch,
     out: &mut Vec<u8>,
 ) -> bool {
-    let RecordLocation::Ring(position) = pick.location else { return false };
+    let RecordLocation::Ring(position) = pick.location else {
+        return false;
+    };
     let start = out.len();
     let found = reads::visit(log, reads, position, pick.len, &mut |piece| {
         out.extend_from_slice(piece);

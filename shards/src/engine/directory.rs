@@ -17,7 +17,12 @@ pub(super) struct Directory {
 
 impl Directory {
     pub(super) fn new(place: ShardPlace, node: u32) -> Self {
-        Directory { place, node, by_id: BTreeMap::new(), by_name: BTreeMap::new() }
+        Directory {
+            place,
+            node,
+            by_id: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+        }
     }
 
     pub(super) fn insert(&mut self, queue: QueueDeclaration) {
@@ -41,15 +46,17 @@ impl Directory {
         self.by_name.get(name).and_then(|id| self.by_id.get(id))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &QueueDeclaration> {
-        self.by_id.values()
-    }
-
     /// Queues whose name is above `after`, in byte order.
     pub(super) fn after(&self, after: &str) -> impl Iterator<Item = &QueueDeclaration> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let from = if after.is_empty() { Unbounded } else { Excluded(after) };
-        self.by_name.range::<str, _>((from, Unbounded)).filter_map(|(_, id)| self.by_id.get(id))
+        let from = if after.is_empty() {
+            Unbounded
+        } else {
+            Excluded(after)
+        };
+        self.by_name
+            .range::<str, _>((from, Unbounded))
+            .filter_map(|(_, id)| self.by_id.get(id))
     }
 
     /// Group and shard of a partition, if the queue has it.

@@ -15,7 +15,7 @@ use super::{
     types::ConnKey,
 };
 use crate::{
-    group::{Group, GroupId, PeerId},
+    group::{Group, GroupId},
     io::BatchBuffer,
     log::LogPosition,
 };
@@ -40,11 +40,11 @@ pub(super) struct PublishReply {
 pub(super) enum Origin {
     Nobody,
     Publish(PublishReply),
-    Settles { key: PartitionKey, replies: Vec<SettleReply> },
+    Settles { replies: Vec<SettleReply> },
     Purge { conn: ConnKey, correlation: u64 },
     Declare { conn: ConnKey, correlation: u64 },
-    Delete { conn: ConnKey, correlation: u64, queue_id: u64 },
-    Recover { shard: u16, group: GroupId, generation: u32, peer: PeerId },
+    Delete { conn: ConnKey, correlation: u64 },
+    Recover { shard: u16, group: GroupId },
 }
 
 /// What happens once an applied entry is durable.
@@ -58,11 +58,23 @@ pub(super) enum GateAction {
         open: bool,
         confirm: Option<PublishReply>,
     },
-    Settles { key: PartitionKey, replies: Vec<SettleReply> },
-    Mark { key: PartitionKey, mark: u64 },
-    Purged { conn: ConnKey, correlation: u64, records: u64 },
+    Settles {
+        key: PartitionKey,
+        replies: Vec<SettleReply>,
+    },
+    Mark {
+        key: PartitionKey,
+        mark: u64,
+    },
+    Purged {
+        conn: ConnKey,
+        correlation: u64,
+        records: u64,
+    },
     /// The empty entry of a new leadership: from here on the group serves.
-    Serving { group: u32 },
+    Serving {
+        group: u32,
+    },
 }
 
 pub(super) struct Gate {
@@ -124,7 +136,14 @@ impl<B: BatchBuffer> Engine<B> {
     /// Does what an entry's gate held back; `met` is the boundary it has reached.
     pub(super) fn act(&mut self, action: GateAction, met: Boundary) {
         match action {
-            GateAction::Append { key, first, count, bytes, open, confirm } => {
+            GateAction::Append {
+                key,
+                first,
+                count,
+                bytes,
+                open,
+                confirm,
+            } => {
                 if let Some(reply) = confirm {
                     self.confirm_publish(key, first, count, reply, met);
                 }
@@ -148,8 +167,15 @@ impl<B: BatchBuffer> Engine<B> {
                 }
             }
             GateAction::Serving { group } => self.began_serving(group),
-            GateAction::Purged { conn, correlation, records } => {
-                let body = wire::message::Purged { records, extensions: Vec::new() };
+            GateAction::Purged {
+                conn,
+                correlation,
+                records,
+            } => {
+                let body = wire::message::Purged {
+                    records,
+                    extensions: Vec::new(),
+                };
                 self.reply(conn, correlation, &body);
             }
         }
@@ -167,7 +193,9 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         }
         let generation = self.partitions.get(&key).map_or(0, |slot| slot.generation);
-        let Some(connection) = self.connections.get_mut(&reply.conn) else { return };
+        let Some(connection) = self.connections.get_mut(&reply.conn) else {
+            return;
+        };
         connection.release(u64::from(reply.bytes));
         connection.confirm(ConfirmItem {
             correlation: reply.correlation,
@@ -192,14 +220,20 @@ impl<B: BatchBuffer> Engine<B> {
         let mut next = u64::MAX;
         let mut late = Vec::new();
         for slot in self.groups.values_mut() {
-            let origins = slot.origins.iter_mut().filter_map(|(_, origin)| match origin {
-                Origin::Publish(reply) => Some(reply),
-                _ => None,
-            });
-            let gates = slot.gates.iter_mut().filter_map(|gate| match &mut gate.action {
-                GateAction::Append { confirm, .. } => confirm.as_mut(),
-                _ => None,
-            });
+            let origins = slot
+                .origins
+                .iter_mut()
+                .filter_map(|(_, origin)| match origin {
+                    Origin::Publish(reply) => Some(reply),
+                    _ => None,
+                });
+            let gates = slot
+                .gates
+                .iter_mut()
+                .filter_map(|gate| match &mut gate.action {
+                    GateAction::Append { confirm, .. } => confirm.as_mut(),
+                    _ => None,
+                });
             for reply in origins.chain(gates).filter(|reply| !reply.answered) {
                 if reply.deadline_ms <= now {
                     reply.answered = true;
@@ -240,7 +274,11 @@ impl<B: BatchBuffer> Engine<B> {
                 }
             }
             for gate in slot.gates.drain(..) {
-                if let GateAction::Append { confirm: Some(reply), .. } = gate.action {
+                if let GateAction::Append {
+                    confirm: Some(reply),
+                    ..
+                } = gate.action
+                {
                     replies.push(reply);
                 }
             }

@@ -21,7 +21,11 @@ pub struct HelloFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HelloAnswer {
     /// Serve it on `shard` (`None` = wherever it is).
-    Accept { shard: Option<u16>, window_bytes: u32, correlation: u64 },
+    Accept {
+        shard: Option<u16>,
+        window_bytes: u32,
+        correlation: u64,
+    },
     /// Send these bytes and close.
     Refuse(Vec<u8>),
 }
@@ -108,29 +112,54 @@ mod tests {
     use super::*;
 
     fn facts() -> HelloFacts {
-        HelloFacts { node: 1, shards: 2, window_bytes: 1 << 20, server: "test".into() }
+        HelloFacts {
+            node: 1,
+            shards: 2,
+            window_bytes: 1 << 20,
+            server: "test".into(),
+        }
     }
 
     fn judge(hello: &Hello) -> HelloAnswer {
         let mut out = Vec::new();
         codec::encode(&mut out, 3, hello).unwrap();
-        let header = FrameHeader { kind: Kind::Hello as u8, length: 0, correlation: 3 };
+        let header = FrameHeader {
+            kind: Kind::Hello as u8,
+            length: 0,
+            correlation: 3,
+        };
         facts().judge(&header, &out[wire::frame::HEADER_BYTES..])
     }
 
     #[test]
     fn a_hello_may_wish_a_shard_that_exists() {
-        let hello = Hello { version_min: 1, version_max: 1, wished_shard: 1, ..Default::default() };
-        let HelloAnswer::Accept { shard, .. } = judge(&hello) else { panic!("refused") };
+        let hello = Hello {
+            version_min: 1,
+            version_max: 1,
+            wished_shard: 1,
+            ..Default::default()
+        };
+        let HelloAnswer::Accept { shard, .. } = judge(&hello) else {
+            panic!("refused")
+        };
         assert_eq!(shard, Some(1));
-        let hello = Hello { wished_shard: 2, ..hello };
+        let hello = Hello {
+            wished_shard: 2,
+            ..hello
+        };
         assert!(matches!(judge(&hello), HelloAnswer::Refuse(_)));
     }
 
     #[test]
     fn a_newer_version_is_refused_by_name() {
-        let hello = Hello { version_min: 2, version_max: 9, ..Default::default() };
-        let HelloAnswer::Refuse(bytes) = judge(&hello) else { panic!("accepted") };
+        let hello = Hello {
+            version_min: 2,
+            version_max: 9,
+            ..Default::default()
+        };
+        let HelloAnswer::Refuse(bytes) = judge(&hello) else {
+            panic!("accepted")
+        };
         let error = codec::decode::<Error>(&bytes[wire::frame::HEADER_BYTES..]).unwrap();
         assert_eq!(error.code, ErrorCode::Version as u16);
     }

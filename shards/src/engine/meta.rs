@@ -8,7 +8,9 @@ use wire::{
     error::{ErrorCode, Outcome},
     frame::Kind,
     limits::{MAX_LIST_QUEUES, MAX_PARTITIONS},
-    message::{Declare, Declared, Delete, Deleted, List, ListReply, Locate, LocateReply, Unsubscribed},
+    message::{
+        Declare, Declared, Delete, Deleted, List, ListReply, Locate, LocateReply, Unsubscribed,
+    },
     name::check_name,
     vocabulary::{Boundary, Mode},
 };
@@ -53,7 +55,9 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_declare(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let request = match codec::decode::<Declare>(body) {
             Ok(request) => request,
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         let request = DeclareRequest {
             name: request.name.as_str().to_owned(),
@@ -78,7 +82,12 @@ impl<B: BatchBuffer> Engine<B> {
             return self.forward(0, conn, Kind::Declare, correlation, body);
         }
         let command = MetaCommand::Declare(request);
-        self.propose_meta(&command, conn, correlation, Origin::Declare { conn, correlation });
+        self.propose_meta(
+            &command,
+            conn,
+            correlation,
+            Origin::Declare { conn, correlation },
+        );
     }
 
     fn check_declare(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
@@ -87,7 +96,10 @@ impl<B: BatchBuffer> Engine<B> {
             let message = format!("{count} partitions are above the limit of {MAX_PARTITIONS}");
             return Err((ErrorCode::TooLarge, message));
         }
-        if let Some(copies) = request.copies.filter(|copies| *copies > 1 && *copies != 255) {
+        if let Some(copies) = request
+            .copies
+            .filter(|copies| *copies > 1 && *copies != 255)
+        {
             let message = format!(
                 "{copies} copies are asked for, and this server has 1 replica: no confirm could ever be given; ask for majority or all"
             );
@@ -106,13 +118,15 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_delete(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let queue_id = match codec::decode::<Delete>(body) {
             Ok(request) => request.queue_id.to_native(),
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         if self.config.shard != 0 {
             return self.forward(0, conn, Kind::Delete, correlation, body);
         }
         let command = MetaCommand::Delete { queue_id };
-        let origin = Origin::Delete { conn, correlation, queue_id };
+        let origin = Origin::Delete { conn, correlation };
         self.propose_meta(&command, conn, correlation, origin);
     }
 
@@ -123,7 +137,10 @@ impl<B: BatchBuffer> Engine<B> {
         correlation: u64,
         origin: Origin,
     ) {
-        let full = self.meta.as_ref().is_some_and(|meta| meta.state.len() >= MAX_QUEUES);
+        let full = self
+            .meta
+            .as_ref()
+            .is_some_and(|meta| meta.state.len() >= MAX_QUEUES);
         if full && matches!(command, MetaCommand::Declare(_)) {
             let message = format!("{MAX_QUEUES} queues are declared, the limit; delete some");
             return self.refuse(conn, correlation, ErrorCode::LimitReached, message);
@@ -138,7 +155,10 @@ impl<B: BatchBuffer> Engine<B> {
         command: &MetaCommand,
         origin: Origin,
     ) -> Result<(), (ErrorCode, String)> {
-        let slot = self.groups.get_mut(&GroupId::META.0).ok_or_else(super::publish::unavailable)?;
+        let slot = self
+            .groups
+            .get_mut(&GroupId::META.0)
+            .ok_or_else(super::publish::unavailable)?;
         let payload = command.encode();
         let index = slot
             .group
@@ -151,13 +171,22 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// A command of group 0 was committed: change the state and answer.
     pub(super) fn apply_meta(&mut self, command: &MetaCommand, origin: Origin) {
-        let Some(meta) = self.meta.as_mut() else { return };
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
         let outcome = meta.state.apply(command);
         match (outcome, origin) {
             (MetaOutcome::Declared { created, queue_id }, origin) => {
                 self.declared(queue_id, created, origin);
             }
-            (MetaOutcome::Conflict { field, stands, asked }, Origin::Declare { conn, correlation }) => {
+            (
+                MetaOutcome::Conflict {
+                    field,
+                    stands,
+                    asked,
+                },
+                Origin::Declare { conn, correlation },
+            ) => {
                 let message = format!(
                     "the queue exists with {field} {stands}, and {asked} was asked for; declare it as it is, or delete it first"
                 );
@@ -165,10 +194,21 @@ impl<B: BatchBuffer> Engine<B> {
             }
             (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
             (_, Origin::Recover { shard, group, .. }) => {
-                if let MetaCommand::Recovered { generation, new_peer, .. } = command {
+                if let MetaCommand::Recovered {
+                    generation,
+                    new_peer,
+                    ..
+                } = command
+                {
                     let (generation, peer) = (*generation, PeerId(*new_peer));
-                    self.outbound
-                        .push((shard, ShardMessage::GroupRecovered { group, generation, peer }));
+                    self.outbound.push((
+                        shard,
+                        ShardMessage::GroupRecovered {
+                            group,
+                            generation,
+                            peer,
+                        },
+                    ));
                 }
             }
             _ => {}
@@ -176,17 +216,34 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn declared(&mut self, queue_id: u64, created: bool, origin: Origin) {
-        let Some(meta) = self.meta.as_mut() else { return };
-        let Some(queue) = meta.state.by_id(queue_id).cloned() else { return };
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let Some(queue) = meta.state.by_id(queue_id).cloned() else {
+            return;
+        };
         if created {
             let missing = (0..queue.groups.len()).map(|index| index as u16).collect();
-            meta.waits.insert(queue_id, DeclareWait { missing, asked: Vec::new() });
+            meta.waits.insert(
+                queue_id,
+                DeclareWait {
+                    missing,
+                    asked: Vec::new(),
+                },
+            );
             for shard in 0..self.config.place.shards {
-                self.outbound.push((shard, ShardMessage::Declared(vec![queue.clone()])));
+                self.outbound
+                    .push((shard, ShardMessage::Declared(vec![queue.clone()])));
             }
         }
-        let Origin::Declare { conn, correlation } = origin else { return };
-        match self.meta.as_mut().and_then(|meta| meta.waits.get_mut(&queue_id)) {
+        let Origin::Declare { conn, correlation } = origin else {
+            return;
+        };
+        match self
+            .meta
+            .as_mut()
+            .and_then(|meta| meta.waits.get_mut(&queue_id))
+        {
             Some(wait) => wait.asked.push((conn, correlation, created)),
             None => self.answer_declare(conn, correlation, &queue, created),
         }
@@ -200,25 +257,47 @@ impl<B: BatchBuffer> Engine<B> {
         created: bool,
     ) {
         let queue = self.directory.describe(queue);
-        let body = Declared { created: u8::from(created), queue, extensions: Vec::new() };
+        let body = Declared {
+            created: u8::from(created),
+            queue,
+            extensions: Vec::new(),
+        };
         self.reply(conn, correlation, &body);
     }
 
     fn deleted(&mut self, command: &MetaCommand, existed: bool, origin: Origin) {
-        let MetaCommand::Delete { queue_id } = *command else { return };
+        let MetaCommand::Delete { queue_id } = *command else {
+            return;
+        };
         if existed {
             for shard in 0..self.config.place.shards {
-                self.outbound.push((shard, ShardMessage::Deleted { queue_id }));
+                self.outbound
+                    .push((shard, ShardMessage::Deleted { queue_id }));
             }
-            let wait = self.meta.as_mut().and_then(|meta| meta.waits.remove(&queue_id));
+            let wait = self
+                .meta
+                .as_mut()
+                .and_then(|meta| meta.waits.remove(&queue_id));
             for (conn, correlation, _) in wait.unwrap_or_default().asked {
                 let (code, message) = super::publish::unknown_queue();
                 self.refuse(conn, correlation, code, message);
             }
         }
-        let Origin::Delete { conn, correlation, .. } = origin else { return };
+        let Origin::Delete {
+            conn, correlation, ..
+        } = origin
+        else {
+            return;
+        };
         if existed {
-            self.reply(conn, correlation, &Deleted { queue_id, extensions: Vec::new() });
+            self.reply(
+                conn,
+                correlation,
+                &Deleted {
+                    queue_id,
+                    extensions: Vec::new(),
+                },
+            );
         } else {
             let (code, message) = super::publish::unknown_queue();
             self.refuse(conn, correlation, code, message);
@@ -227,14 +306,20 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// A partition exists in its group's log.
     pub(super) fn on_partition_ready(&mut self, key: PartitionKey) {
-        let Some(meta) = self.meta.as_mut() else { return };
-        let Some(wait) = meta.waits.get_mut(&key.queue_id) else { return };
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let Some(wait) = meta.waits.get_mut(&key.queue_id) else {
+            return;
+        };
         wait.missing.remove(&key.partition);
         if !wait.missing.is_empty() {
             return;
         }
         let wait = meta.waits.remove(&key.queue_id).unwrap_or_default();
-        let Some(queue) = meta.state.by_id(key.queue_id).cloned() else { return };
+        let Some(queue) = meta.state.by_id(key.queue_id).cloned() else {
+            return;
+        };
         for (conn, correlation, created) in wait.asked {
             self.answer_declare(conn, correlation, &queue, created);
         }
@@ -275,7 +360,10 @@ impl<B: BatchBuffer> Engine<B> {
             if self.config.place.shard_of(group) != Some(self.config.shard) {
                 continue;
             }
-            let key = PartitionKey { queue_id: queue.queue_id, partition: partition as u16 };
+            let key = PartitionKey {
+                queue_id: queue.queue_id,
+                partition: partition as u16,
+            };
             if self.partitions.contains_key(&key) {
                 self.tell_ready(key);
                 continue;
@@ -313,16 +401,30 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn tell_ready(&mut self, key: PartitionKey) {
         let (queue_id, partition) = (key.queue_id, key.partition);
-        self.outbound.push((0, ShardMessage::PartitionReady { queue_id, partition }));
+        self.outbound.push((
+            0,
+            ShardMessage::PartitionReady {
+                queue_id,
+                partition,
+            },
+        ));
     }
 
     /// Shard 0 told that a queue is deleted.
     pub(super) fn on_deleted(&mut self, queue_id: u64) {
-        let Some(queue) = self.directory.remove(queue_id) else { return };
+        let Some(queue) = self.directory.remove(queue_id) else {
+            return;
+        };
         for (partition, group) in queue.groups.iter().enumerate() {
             let group = GroupId(*group);
             if self.config.place.shard_of(group) == Some(self.config.shard) {
-                self.drop_partition(PartitionKey { queue_id, partition: partition as u16 }, group);
+                self.drop_partition(
+                    PartitionKey {
+                        queue_id,
+                        partition: partition as u16,
+                    },
+                    group,
+                );
             }
         }
         self.end_home_subscriptions(queue_id);
@@ -333,7 +435,13 @@ impl<B: BatchBuffer> Engine<B> {
             slot.dropping = true;
         }
         let (queue_id, partition) = (key.queue_id, key.partition);
-        self.propose_to_group(group, &Command::Drop { queue_id, partition });
+        self.propose_to_group(
+            group,
+            &Command::Drop {
+                queue_id,
+                partition,
+            },
+        );
     }
 
     /// Tells consumers on our connections that their queue is gone.
@@ -341,16 +449,25 @@ impl<B: BatchBuffer> Engine<B> {
         let mut ended = Vec::new();
         for (conn, connection) in &mut self.connections {
             if connection.home {
-                for sub in connection.subscriptions.iter().filter(|s| s.queue_id == queue_id) {
+                for sub in connection
+                    .subscriptions
+                    .iter()
+                    .filter(|s| s.queue_id == queue_id)
+                {
                     ended.push((*conn, sub.id));
                 }
             }
-            connection.subscriptions.retain(|sub| sub.queue_id != queue_id);
+            connection
+                .subscriptions
+                .retain(|sub| sub.queue_id != queue_id);
         }
         // The map's order must not show.
         ended.sort_unstable();
         for (conn, subscription) in ended {
-            let body = Unsubscribed { subscription, extensions: Vec::new() };
+            let body = Unsubscribed {
+                subscription,
+                extensions: Vec::new(),
+            };
             self.reply(conn, 0, &body);
         }
     }
@@ -358,16 +475,31 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_locate(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let name = match codec::decode::<Locate>(body) {
             Ok(request) => request.name.as_str(),
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         match self.directory.by_name(name) {
             Some(queue) => {
                 let queue = self.directory.describe(queue);
-                self.reply(conn, correlation, &LocateReply { queue, extensions: Vec::new() });
+                self.reply(
+                    conn,
+                    correlation,
+                    &LocateReply {
+                        queue,
+                        extensions: Vec::new(),
+                    },
+                );
             }
             None => {
                 let message = format!("no queue is called {name:?}; declare it first");
-                self.error(conn, correlation, ErrorCode::UnknownQueue, Outcome::Failed, message);
+                self.error(
+                    conn,
+                    correlation,
+                    ErrorCode::UnknownQueue,
+                    Outcome::Failed,
+                    message,
+                );
             }
         }
     }
@@ -375,7 +507,9 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_list(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let request = match codec::decode::<List>(body) {
             Ok(request) => request,
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         let limit = match request.limit.to_native() {
             0 => MAX_LIST_QUEUES,
@@ -389,7 +523,11 @@ impl<B: BatchBuffer> Engine<B> {
             .collect();
         let more = u8::from(queues.len() > limit);
         queues.truncate(limit);
-        let body = ListReply { queues, more, extensions: Vec::new() };
+        let body = ListReply {
+            queues,
+            more,
+            extensions: Vec::new(),
+        };
         self.reply(conn, correlation, &body);
     }
 
@@ -401,7 +539,9 @@ impl<B: BatchBuffer> Engine<B> {
         generation: u32,
         peer: PeerId,
     ) {
-        let Some(meta) = self.meta.as_mut() else { return };
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
         let join = meta.state.next_join_number();
         let command = MetaCommand::Recovered {
             group: group.0,
@@ -409,10 +549,12 @@ impl<B: BatchBuffer> Engine<B> {
             retired_peer: peer.0,
             new_peer: PeerId::new(self.config.node, join).0,
         };
-        let origin = Origin::Recover { shard, group, generation, peer };
+        let origin = Origin::Recover { shard, group };
         if self.try_propose_meta(&command, origin).is_err() {
             // Group 0 does not lead yet: ask again next turn.
-            self.timers.recover_again.push((shard, group, generation, peer));
+            self.timers
+                .recover_again
+                .push((shard, group, generation, peer));
         }
     }
 }

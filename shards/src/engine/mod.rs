@@ -41,4 +41,6 @@ pub use boot::{Boot, BootError};
 pub use core::Engine;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
-pub use types::{ConnKey, Effect, EngineConfig, Event, Notice, ReadResult, ShardMessage, ShardPlace};
+pub use types::{
+    ConnKey, Effect, EngineConfig, Event, Notice, ReadResult, ShardMessage, ShardPlace,
+};

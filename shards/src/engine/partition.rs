@@ -51,7 +51,10 @@ pub(super) struct PartitionSlot {
 impl PartitionSlot {
     pub(super) fn new(spec: PartitionSpec, group: GroupId, generation: u32) -> Self {
         PartitionSlot {
-            key: PartitionKey { queue_id: spec.queue_id, partition: spec.partition },
+            key: PartitionKey {
+                queue_id: spec.queue_id,
+                partition: spec.partition,
+            },
             group,
             mode: spec.mode,
             machine: Partition::new(spec),

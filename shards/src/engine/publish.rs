@@ -16,12 +16,7 @@ use super::{
     partition::PartitionKey,
     types::ConnKey,
 };
-use crate::{
-    group::GroupError,
-    io::BatchBuffer,
-    log::AppendError,
-    state::command::Command,
-};
+use crate::{group::GroupError, io::BatchBuffer, log::AppendError, state::command::Command};
 
 /// Deadline and other waits of a client that names none, in ms.
 pub(super) const DEFAULT_DEADLINE_MS: u32 = 30_000;
@@ -100,7 +95,10 @@ impl<B: BatchBuffer> Engine<B> {
             count,
             records: &publish.records,
         };
-        let group = self.groups.get_mut(&slot.group.0).ok_or_else(unknown_queue)?;
+        let group = self
+            .groups
+            .get_mut(&slot.group.0)
+            .ok_or_else(unknown_queue)?;
         if !group.serving || group.group.generation() != slot.generation {
             return Err(unavailable());
         }
@@ -122,7 +120,8 @@ impl<B: BatchBuffer> Engine<B> {
             return Err((ErrorCode::Latched, message.to_owned()));
         }
         if self.draining {
-            let message = "the server is shutting down; publish elsewhere or retry after its restart";
+            let message =
+                "the server is shutting down; publish elsewhere or retry after its restart";
             return Err((ErrorCode::Unavailable, message.to_owned()));
         }
         if self.disk_full {
@@ -179,7 +178,10 @@ pub(super) fn unknown_queue() -> Refusal {
 }
 
 pub(super) fn unavailable() -> Refusal {
-    (ErrorCode::Unavailable, "the group is starting; retry shortly".to_owned())
+    (
+        ErrorCode::Unavailable,
+        "the group is starting; retry shortly".to_owned(),
+    )
 }
 
 /// A refused append is nothing that happened.

@@ -61,7 +61,9 @@ impl ReadCache {
                 && chunk.offset <= extent.offset
                 && end <= chunk.offset + chunk.bytes.len() as u64;
             let at = usize::try_from(extent.offset.checked_sub(chunk.offset)?).ok()?;
-            inside.then(|| chunk.bytes.get(at..at + extent.len as usize)).flatten()
+            inside
+                .then(|| chunk.bytes.get(at..at + extent.len as usize))
+                .flatten()
         })
     }
 
@@ -82,14 +84,21 @@ impl ReadCache {
         let len = u32::try_from(end - offset).unwrap_or(u32::MAX);
         let id = self.next_id;
         self.next_id += 1;
-        self.wanted.push(Pending { id, segment: extent.segment, offset, len });
+        self.wanted.push(Pending {
+            id,
+            segment: extent.segment,
+            offset,
+            len,
+        });
     }
 
     fn keep(&mut self, chunk: Chunk) {
         self.held += chunk.bytes.len() as u64;
         self.chunks.push_back(chunk);
         while self.held > self.limit && self.chunks.len() > 1 {
-            let Some(old) = self.chunks.pop_front() else { break };
+            let Some(old) = self.chunks.pop_front() else {
+                break;
+            };
             self.held -= old.bytes.len() as u64;
         }
     }
@@ -98,7 +107,9 @@ impl ReadCache {
 impl<B: BatchBuffer> Engine<B> {
     /// True when the record's bytes are at hand; otherwise they are asked for.
     pub(super) fn at_hand(&mut self, location: RecordLocation, len: u32) -> bool {
-        let RecordLocation::Ring(position) = location else { return false };
+        let RecordLocation::Ring(position) = location else {
+            return false;
+        };
         if self.log.visit_cached(position, len, &mut |_| {}) {
             return true;
         }
@@ -113,7 +124,9 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     pub(super) fn on_read_done(&mut self, id: u64, result: Result<ReadResult, IoFailure>) {
-        let Some(at) = self.reads.pending.iter().position(|read| read.id == id) else { return };
+        let Some(at) = self.reads.pending.iter().position(|read| read.id == id) else {
+            return;
+        };
         let read = self.reads.pending.swap_remove(at);
         match result {
             Ok(result) => self.reads.keep(Chunk {
@@ -138,7 +151,12 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn push_reads(&mut self, effects: &mut Vec<Effect<B>>) {
         for read in self.reads.wanted.drain(..) {
             let (id, segment) = (read.id, read.segment);
-            effects.push(Effect::Read { id, segment, offset: read.offset, len: read.len });
+            effects.push(Effect::Read {
+                id,
+                segment,
+                offset: read.offset,
+                len: read.len,
+            });
             self.reads.pending.push(read);
         }
     }
@@ -156,11 +174,13 @@ pub(super) fn visit<B: BatchBuffer>(
     if log.visit_cached(position, len, visit) {
         return true;
     }
-    log.extents(position, len).iter().all(|extent| match reads.find(extent) {
-        Some(bytes) => {
-            visit(bytes);
-            true
-        }
-        None => false,
-    })
+    log.extents(position, len)
+        .iter()
+        .all(|extent| match reads.find(extent) {
+            Some(bytes) => {
+                visit(bytes);
+                true
+            }
+            None => false,
+        })
 }

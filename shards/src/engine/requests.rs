@@ -8,7 +8,6 @@ use wire::{
         Barrier as BarrierRequest, BarrierReply, Frontiers, FrontiersReply, Peek, PeekReply,
         Peeked, Purge, QueueInfo,
     },
-    vocabulary::Boundary,
 };
 
 use super::{
@@ -96,7 +95,9 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn on_frontiers(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let (_, key) = partition_request!(self, conn, correlation, body, Frontiers);
-        let Some(slot) = self.partitions.get(&key) else { return };
+        let Some(slot) = self.partitions.get(&key) else {
+            return;
+        };
         let reply = FrontiersReply {
             generation: slot.generation,
             written_next: slot.machine.next_offset(),
@@ -122,7 +123,13 @@ impl<B: BatchBuffer> Engine<B> {
         self.log.demand_durable(end);
         let deadline_ms = self.server_ms + u64::from(wait);
         self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
-        self.barriers.push_back(Barrier { end, conn, correlation, key, deadline_ms });
+        self.barriers.push_back(Barrier {
+            end,
+            conn,
+            correlation,
+            key,
+            deadline_ms,
+        });
     }
 
     /// Answers the barriers that the durable frontier has passed.
@@ -131,7 +138,9 @@ impl<B: BatchBuffer> Engine<B> {
             if barrier.end > self.frontiers.durable_next {
                 return;
             }
-            let Some(barrier) = self.barriers.pop_front() else { return };
+            let Some(barrier) = self.barriers.pop_front() else {
+                return;
+            };
             match self.partitions.get(&barrier.key) {
                 Some(slot) => {
                     let reply = BarrierReply {
@@ -164,18 +173,28 @@ impl<B: BatchBuffer> Engine<B> {
             next = next.min(deadline);
             true
         };
-        self.barriers.retain(|b| keep(b.deadline_ms, b.conn, b.correlation));
-        self.peeks.retain(|p| keep(p.deadline_ms, p.conn, p.correlation));
+        self.barriers
+            .retain(|b| keep(b.deadline_ms, b.conn, b.correlation));
+        self.peeks
+            .retain(|p| keep(p.deadline_ms, p.conn, p.correlation));
         for (conn, correlation) in late {
             let message = "the deadline passed; what it waited for may still come".to_owned();
-            self.error(conn, correlation, ErrorCode::Deadline, Outcome::Unknown, message);
+            self.error(
+                conn,
+                correlation,
+                ErrorCode::Deadline,
+                Outcome::Unknown,
+                message,
+            );
         }
         next
     }
 
     pub(super) fn on_purge(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let (_, key) = partition_request!(self, conn, correlation, body, Purge);
-        let Some(slot) = self.partitions.get(&key) else { return };
+        let Some(slot) = self.partitions.get(&key) else {
+            return;
+        };
         let below = slot.machine.next_offset();
         let mut leased = Vec::new();
         slot.machine.leased_below(below, &mut leased);
@@ -235,14 +254,26 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let mut found = Vec::new();
         let mut bytes = 0;
-        slot.machine.peek(peek.from, peek.max, &mut |offset, state, attempts, location, len| {
-            if bytes == 0 || bytes + len as usize <= PEEK_BYTES {
-                bytes += len as usize;
-                found.push((Peeked { offset, state: state as u8, attempts, len }, location));
-            } else {
-                bytes = usize::MAX / 2;
-            }
-        });
+        slot.machine.peek(
+            peek.from,
+            peek.max,
+            &mut |offset, state, attempts, location, len| {
+                if bytes == 0 || bytes + len as usize <= PEEK_BYTES {
+                    bytes += len as usize;
+                    found.push((
+                        Peeked {
+                            offset,
+                            state: state as u8,
+                            attempts,
+                            len,
+                        },
+                        location,
+                    ));
+                } else {
+                    bytes = usize::MAX / 2;
+                }
+            },
+        );
         let generation = slot.generation;
         let mut ready = true;
         for (peeked, location) in &found {
@@ -253,20 +284,21 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let mut records = Vec::new();
         for (peeked, location) in &found {
-            let RecordLocation::Ring(position) = *location else { continue };
+            let RecordLocation::Ring(position) = *location else {
+                continue;
+            };
             reads::visit(&self.log, &self.reads, position, peeked.len, &mut |piece| {
                 records.extend_from_slice(piece);
             });
         }
         let peeked = found.into_iter().map(|(peeked, _)| peeked).collect();
-        let body = PeekReply { generation, peeked, records, extensions: Vec::new() };
+        let body = PeekReply {
+            generation,
+            peeked,
+            records,
+            extensions: Vec::new(),
+        };
         self.reply(peek.conn, peek.correlation, &body);
         true
     }
-
-    /// A purge was applied: answer at the queue's boundary.
-    pub(super) fn purge_boundary(&self, key: PartitionKey) -> Boundary {
-        self.partitions.get(&key).map_or(Boundary::Durable, |slot| slot.mode.confirm_gate())
-    }
 }
-

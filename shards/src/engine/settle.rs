@@ -33,7 +33,9 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_settle(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let settle = match codec::decode::<Settle>(body) {
             Ok(settle) => settle,
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         let key = PartitionKey {
             queue_id: settle.queue_id.to_native(),
@@ -81,7 +83,11 @@ impl<B: BatchBuffer> Engine<B> {
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();
         let gathered = kind == SettleKind::Acknowledge;
-        let out = if gathered { &mut slot.acknowledges } else { &mut ids };
+        let out = if gathered {
+            &mut slot.acknowledges
+        } else {
+            &mut ids
+        };
         let mut accepted = 0;
         for item in settle.items.iter() {
             let (offset, attempt) = (item.offset.to_native(), item.attempt.to_native());
@@ -90,7 +96,11 @@ impl<B: BatchBuffer> Engine<B> {
                 accepted += 1;
             } else {
                 let code = ErrorCode::StaleDelivery as u16;
-                refused.push(RefusedSettle { offset, attempt, code });
+                refused.push(RefusedSettle {
+                    offset,
+                    attempt,
+                    code,
+                });
             }
         }
         if !refused.is_empty() {
@@ -98,7 +108,11 @@ impl<B: BatchBuffer> Engine<B> {
             self.answer_settle(conn, correlation, 0, None, refused);
         }
         if accepted > 0 {
-            let reply = SettleReply { conn, correlation, accepted };
+            let reply = SettleReply {
+                conn,
+                correlation,
+                accepted,
+            };
             if gathered {
                 self.gather(key, wants_confirm.then_some(reply));
             } else {
@@ -132,8 +146,10 @@ impl<B: BatchBuffer> Engine<B> {
             (SettleKind::Release, delay) => now.saturating_add(delay),
             _ => 0,
         };
-        let mut items: Vec<(u64, u64, u32)> =
-            DeliveryIds(ids).iter().map(|(offset, attempt)| (due_of(attempt), offset, attempt)).collect();
+        let mut items: Vec<(u64, u64, u32)> = DeliveryIds(ids)
+            .iter()
+            .map(|(offset, attempt)| (due_of(attempt), offset, attempt))
+            .collect();
         items.sort_unstable();
         let mut replies = Some(replies);
         let mut groups = items.chunk_by(|a, b| a.0 == b.0).peekable();
@@ -150,7 +166,9 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn gather(&mut self, key: PartitionKey, reply: Option<SettleReply>) {
-        let Some(slot) = self.partitions.get_mut(&key) else { return };
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return;
+        };
         slot.settle_replies.extend(reply);
         if !self.settled_partitions.contains(&key) {
             self.settled_partitions.push(key);
@@ -160,7 +178,9 @@ impl<B: BatchBuffer> Engine<B> {
     /// Proposes the acknowledges gathered in this turn.
     pub(super) fn flush_settles(&mut self) {
         while let Some(key) = self.settled_partitions.pop() {
-            let Some(slot) = self.partitions.get_mut(&key) else { continue };
+            let Some(slot) = self.partitions.get_mut(&key) else {
+                continue;
+            };
             let ids = std::mem::take(&mut slot.acknowledges);
             let replies = std::mem::take(&mut slot.settle_replies);
             let chunks = ids.chunks(MAX_IDS_PER_COMMAND * ID_BYTES);
@@ -196,7 +216,7 @@ impl<B: BatchBuffer> Engine<B> {
             due_ms,
             items: DeliveryIds(ids),
         };
-        self.propose_or_defer(key, &command, Origin::Settles { key, replies });
+        self.propose_or_defer(key, &command, Origin::Settles { replies });
     }
 
     /// Proposes a command that must not be lost; when the log has no room it
@@ -220,7 +240,11 @@ impl<B: BatchBuffer> Engine<B> {
     fn defer(&mut self, key: PartitionKey, command: &Command<'_>, origin: Origin) {
         let mut payload = command.head().bytes().to_vec();
         payload.extend_from_slice(command.tail());
-        self.deferred.push_back(Deferred { key, payload, origin });
+        self.deferred.push_back(Deferred {
+            key,
+            payload,
+            origin,
+        });
     }
 
     /// Proposes to the partition's group; gives the origin back when the log
@@ -231,9 +255,13 @@ impl<B: BatchBuffer> Engine<B> {
         parts: &[&[u8]],
         origin: Origin,
     ) -> Result<(), Origin> {
-        let Some(slot) = self.partitions.get(&key) else { return Ok(()) };
+        let Some(slot) = self.partitions.get(&key) else {
+            return Ok(());
+        };
         let demand = slot.mode.confirm_gate();
-        let Some(group) = self.groups.get_mut(&slot.group.0) else { return Ok(()) };
+        let Some(group) = self.groups.get_mut(&slot.group.0) else {
+            return Ok(());
+        };
         match group.group.propose(&mut self.log, parts, demand) {
             Ok(index) => {
                 group.origins.push_back((index, origin));
@@ -252,7 +280,13 @@ impl<B: BatchBuffer> Engine<B> {
     ) {
         debug_assert!(self.partitions.contains_key(&key) || !replies.is_empty());
         for reply in replies {
-            self.answer_settle(reply.conn, reply.correlation, reply.accepted, Some(met), Vec::new());
+            self.answer_settle(
+                reply.conn,
+                reply.correlation,
+                reply.accepted,
+                Some(met),
+                Vec::new(),
+            );
         }
     }
 

@@ -37,7 +37,9 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_subscribe(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let request = match codec::decode::<Subscribe>(body) {
             Ok(request) => request,
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         let id = request.subscription.to_native();
         let key = PartitionKey {
@@ -48,21 +50,33 @@ impl<B: BatchBuffer> Engine<B> {
             Ok(shard) => shard,
             Err((code, message)) => return self.refuse(conn, correlation, code, message),
         };
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
         if connection.subscription(id).is_some() {
-            let message = format!("subscription {id} exists on this connection; choose another number");
+            let message =
+                format!("subscription {id} exists on this connection; choose another number");
             return self.refuse(conn, correlation, ErrorCode::Conflict, message);
         }
         if connection.subscriptions.len() >= MAX_SUBSCRIPTIONS {
-            let message = format!("{MAX_SUBSCRIPTIONS} subscriptions on one connection are the limit");
+            let message =
+                format!("{MAX_SUBSCRIPTIONS} subscriptions on one connection are the limit");
             return self.refuse(conn, correlation, ErrorCode::LimitReached, message);
         }
         let (queue_id, partition) = (key.queue_id, key.partition);
-        connection.subscriptions.push(Subscription { id, queue_id, partition, shard });
+        connection.subscriptions.push(Subscription {
+            id,
+            queue_id,
+            partition,
+            shard,
+        });
         if shard != self.config.shard {
             return self.forward(shard, conn, Kind::Subscribe, correlation, body);
         }
-        let (records, bytes) = (request.credit_records.to_native(), request.credit_bytes.to_native());
+        let (records, bytes) = (
+            request.credit_records.to_native(),
+            request.credit_bytes.to_native(),
+        );
         self.start_subscription(conn, correlation, id, key, (records, bytes));
     }
 
@@ -74,10 +88,15 @@ impl<B: BatchBuffer> Engine<B> {
         key: PartitionKey,
         (records, bytes): (u32, u64),
     ) {
-        let consumer = ConsumerId { connection: conn.0, subscription: id };
+        let consumer = ConsumerId {
+            connection: conn.0,
+            subscription: id,
+        };
         let slot = self.partitions.get_mut(&key).filter(|slot| !slot.dropping);
         let generation = slot.and_then(|slot| {
-            slot.machine.subscribe(consumer, records, bytes).then_some(slot.generation)
+            slot.machine
+                .subscribe(consumer, records, bytes)
+                .then_some(slot.generation)
         });
         let Some(generation) = generation else {
             if let Some(connection) = self.connections.get_mut(&conn) {
@@ -86,7 +105,11 @@ impl<B: BatchBuffer> Engine<B> {
             let (code, message) = super::publish::unknown_queue();
             return self.refuse(conn, correlation, code, message);
         };
-        let body = Subscribed { subscription: id, generation, extensions: Vec::new() };
+        let body = Subscribed {
+            subscription: id,
+            generation,
+            extensions: Vec::new(),
+        };
         self.reply(conn, correlation, &body);
         self.mark_dirty(key);
     }
@@ -94,11 +117,15 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_credit(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let credit = match codec::decode::<Credit>(body) {
             Ok(credit) => credit,
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         let id = credit.subscription.to_native();
-        let Some(subscription) =
-            self.connections.get(&conn).and_then(|connection| connection.subscription(id).copied())
+        let Some(subscription) = self
+            .connections
+            .get(&conn)
+            .and_then(|connection| connection.subscription(id).copied())
         else {
             // Credit may cross an unsubscribe or a deletion: harmless.
             return;
@@ -106,9 +133,14 @@ impl<B: BatchBuffer> Engine<B> {
         if subscription.shard != self.config.shard {
             return self.forward(subscription.shard, conn, Kind::Credit, correlation, body);
         }
-        let key =
-            PartitionKey { queue_id: subscription.queue_id, partition: subscription.partition };
-        let consumer = ConsumerId { connection: conn.0, subscription: id };
+        let key = PartitionKey {
+            queue_id: subscription.queue_id,
+            partition: subscription.partition,
+        };
+        let consumer = ConsumerId {
+            connection: conn.0,
+            subscription: id,
+        };
         if let Some(slot) = self.partitions.get_mut(&key) {
             let (records, bytes) = (credit.records.to_native(), credit.bytes.to_native());
             slot.machine.add_credit(consumer, records, bytes);
@@ -119,27 +151,49 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_unsubscribe(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let request = match codec::decode::<Unsubscribe>(body) {
             Ok(request) => request,
-            Err(error) => return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
         };
         let id = request.subscription.to_native();
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
         let Some(subscription) = connection.subscription(id).copied() else {
             let message = format!("subscription {id} does not exist on this connection");
             return self.refuse(conn, correlation, ErrorCode::Invalid, message);
         };
         connection.forget_subscription(id);
         if subscription.shard != self.config.shard {
-            return self.forward(subscription.shard, conn, Kind::Unsubscribe, correlation, body);
+            return self.forward(
+                subscription.shard,
+                conn,
+                Kind::Unsubscribe,
+                correlation,
+                body,
+            );
         }
-        let key =
-            PartitionKey { queue_id: subscription.queue_id, partition: subscription.partition };
+        let key = PartitionKey {
+            queue_id: subscription.queue_id,
+            partition: subscription.partition,
+        };
         let mut ended = Vec::new();
         if let Some(slot) = self.partitions.get_mut(&key) {
-            let consumer = ConsumerId { connection: conn.0, subscription: id };
+            let consumer = ConsumerId {
+                connection: conn.0,
+                subscription: id,
+            };
             slot.machine.unsubscribe(consumer, &mut ended);
         }
         self.end_leases(key, LeaseEndCause::Unsubscribed, &ended);
-        self.reply(conn, correlation, &Unsubscribed { subscription: id, extensions: Vec::new() });
+        self.reply(
+            conn,
+            correlation,
+            &Unsubscribed {
+                subscription: id,
+                extensions: Vec::new(),
+            },
+        );
     }
 
     /// Gives back what a gone connection held in this shard's partitions.
@@ -148,7 +202,10 @@ impl<B: BatchBuffer> Engine<B> {
             .subscriptions
             .iter()
             .filter(|subscription| subscription.shard == self.config.shard)
-            .map(|s| PartitionKey { queue_id: s.queue_id, partition: s.partition })
+            .map(|s| PartitionKey {
+                queue_id: s.queue_id,
+                partition: s.partition,
+            })
             .collect();
         keys.sort_unstable();
         keys.dedup();

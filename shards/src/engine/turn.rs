@@ -1,9 +1,6 @@
 //! The turn: everything that was handed in becomes effects at once.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
     core::Engine,
@@ -30,8 +27,15 @@ const GROUP_COMMAND: u16 = u16::MAX;
 
 impl Deferred {
     pub(super) fn for_group(group: GroupId, payload: Vec<u8>) -> Self {
-        let key = PartitionKey { queue_id: u64::from(group.0), partition: GROUP_COMMAND };
-        Deferred { key, payload, origin: Origin::Nobody }
+        let key = PartitionKey {
+            queue_id: u64::from(group.0),
+            partition: GROUP_COMMAND,
+        };
+        Deferred {
+            key,
+            payload,
+            origin: Origin::Nobody,
+        }
     }
 }
 
@@ -127,7 +131,9 @@ impl<B: BatchBuffer> Engine<B> {
                 return;
             }
             self.timers.partitions.pop();
-            let Some(slot) = self.partitions.get_mut(&key) else { continue };
+            let Some(slot) = self.partitions.get_mut(&key) else {
+                continue;
+            };
             slot.armed_ms = u64::MAX;
             let mut ended = Vec::new();
             slot.machine.expire(now, &mut ended);
@@ -137,8 +143,12 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Keeps a timer armed for the partition's next lease end or due time.
     pub(super) fn arm_timer(&mut self, key: PartitionKey) {
-        let Some(slot) = self.partitions.get_mut(&key) else { return };
-        let Some(due) = slot.machine.next_deadline_ms() else { return };
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        let Some(due) = slot.machine.next_deadline_ms() else {
+            return;
+        };
         if due < slot.armed_ms {
             slot.armed_ms = due;
             self.timers.arm(due, key);
@@ -150,21 +160,32 @@ impl<B: BatchBuffer> Engine<B> {
             self.deferred.clear();
             return;
         }
-        while let Some(Deferred { key, payload, origin }) = self.deferred.pop_front() {
+        while let Some(Deferred {
+            key,
+            payload,
+            origin,
+        }) = self.deferred.pop_front()
+        {
             let outcome = if key.partition == GROUP_COMMAND {
                 self.propose_raw(key.queue_id as u32, &payload, origin)
             } else {
                 self.try_propose(key, &[&payload], origin)
             };
             if let Err(origin) = outcome {
-                self.deferred.push_front(Deferred { key, payload, origin });
+                self.deferred.push_front(Deferred {
+                    key,
+                    payload,
+                    origin,
+                });
                 return;
             }
         }
     }
 
     fn propose_raw(&mut self, group: u32, payload: &[u8], origin: Origin) -> Result<(), Origin> {
-        let Some(slot) = self.groups.get_mut(&group) else { return Err(origin) };
+        let Some(slot) = self.groups.get_mut(&group) else {
+            return Err(origin);
+        };
         let demand = wire::vocabulary::Boundary::Durable;
         match slot.group.propose(&mut self.log, &[payload], demand) {
             Ok(index) => {
@@ -179,8 +200,12 @@ impl<B: BatchBuffer> Engine<B> {
     /// Runs Raft and applies until nothing is ready.
     fn pump_groups(&mut self) {
         let mut committed: Vec<Committed> = Vec::new();
-        let dirty: Vec<u32> =
-            self.groups.iter().filter(|(_, slot)| slot.dirty).map(|(id, _)| *id).collect();
+        let dirty: Vec<u32> = self
+            .groups
+            .iter()
+            .filter(|(_, slot)| slot.dirty)
+            .map(|(id, _)| *id)
+            .collect();
         for id in dirty {
             while let Some(slot) = self.groups.get_mut(&id) {
                 slot.dirty = false;
@@ -223,7 +248,9 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn push_output(&mut self, conn: ConnKey, effects: &mut Vec<Effect<B>>) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
         connection.listed = false;
         connection.flush_confirms();
         if connection.home {
@@ -245,8 +272,13 @@ impl<B: BatchBuffer> Engine<B> {
         let bytes = std::mem::take(&mut connection.output);
         connection.in_flight = true;
         let from = self.config.shard;
-        let message = ShardMessage::Output { from, conn, bytes, released, close };
+        let message = ShardMessage::Output {
+            from,
+            conn,
+            bytes,
+            released,
+            close,
+        };
         self.outbound.push((conn.shard(), message));
     }
-
 }

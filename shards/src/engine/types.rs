@@ -39,11 +39,20 @@ impl ShardPlace {
     pub fn spread(data_groups: u32, shards: u16) -> Self {
         let half = data_groups.div_ceil(2);
         let place = |group: u32| {
-            let in_half = if group > half { group - half - 1 } else { group - 1 };
+            let in_half = if group > half {
+                group - half - 1
+            } else {
+                group - 1
+            };
             (in_half % u32::from(shards.max(1))) as u16
         };
-        let shard_of_group = std::iter::once(0).chain((1..=data_groups).map(place)).collect();
-        ShardPlace { shard_of_group, shards }
+        let shard_of_group = std::iter::once(0)
+            .chain((1..=data_groups).map(place))
+            .collect();
+        ShardPlace {
+            shard_of_group,
+            shards,
+        }
     }
 
     /// The shard of a group; groups out of range have none.
@@ -74,15 +83,36 @@ pub struct EngineConfig {
 /// What happened.
 pub enum Event<'a> {
     /// A connection of this shard finished its hello.
-    Opened { conn: ConnKey, window_bytes: u32 },
+    Opened {
+        conn: ConnKey,
+        window_bytes: u32,
+    },
     /// A whole frame of a connection of this shard.
-    Frame { conn: ConnKey, header: FrameHeader, body: &'a [u8] },
+    Frame {
+        conn: ConnKey,
+        header: FrameHeader,
+        body: &'a [u8],
+    },
     /// A connection of this shard is gone.
-    Closed { conn: ConnKey },
-    Written { id: u64, result: Result<(), IoFailure> },
-    Synced { id: u64, result: Result<(), IoFailure> },
-    SegmentReady { sequence: u64, result: Result<(), IoFailure> },
-    ReadDone { id: u64, result: Result<ReadResult, IoFailure> },
+    Closed {
+        conn: ConnKey,
+    },
+    Written {
+        id: u64,
+        result: Result<(), IoFailure>,
+    },
+    Synced {
+        id: u64,
+        result: Result<(), IoFailure>,
+    },
+    SegmentReady {
+        sequence: u64,
+        result: Result<(), IoFailure>,
+    },
+    ReadDone {
+        id: u64,
+        result: Result<ReadResult, IoFailure>,
+    },
     Message(ShardMessage),
     /// Nothing but time.
     Tick,
@@ -99,13 +129,25 @@ pub struct ReadResult {
 pub enum Effect<B> {
     Log(LogEffect<B>),
     /// The connection has output: call `Engine::take_output` when its socket is free.
-    Output { conn: ConnKey },
+    Output {
+        conn: ConnKey,
+    },
     /// Close the connection once its output is flushed.
-    Close { conn: ConnKey },
+    Close {
+        conn: ConnKey,
+    },
     /// Deliver to that shard's engine (possibly this one), in order.
-    ToShard { shard: u16, message: ShardMessage },
+    ToShard {
+        shard: u16,
+        message: ShardMessage,
+    },
     /// Read from a segment; offset and length are block-aligned.
-    Read { id: u64, segment: u64, offset: u64, len: u32 },
+    Read {
+        id: u64,
+        segment: u64,
+        offset: u64,
+        len: u32,
+    },
     /// Tell the operator.
     Notice(Notice),
 }
@@ -118,9 +160,19 @@ pub enum Notice {
     /// The log is latched.
     Latched { cause: String },
     /// A new generation began; what was at or above `first_lost` is gone.
-    Loss { queue: String, queue_id: u64, partition: u16, generation: u32, first_lost: u64 },
+    Loss {
+        queue: String,
+        queue_id: u64,
+        partition: u16,
+        generation: u32,
+        first_lost: u64,
+    },
     /// A record on disk does not verify.
-    BadRecord { queue_id: u64, partition: u16, offset: u64 },
+    BadRecord {
+        queue_id: u64,
+        partition: u16,
+        offset: u64,
+    },
     /// No room for a new segment, or room again.
     DiskFull(bool),
     /// Something that needs an operator's eye.
@@ -131,9 +183,20 @@ pub enum Notice {
 #[derive(Debug)]
 pub enum ShardMessage {
     /// A client's frame, to the owner of what it names.
-    Forward { conn: ConnKey, kind: u8, correlation: u64, body: Vec<u8> },
+    Forward {
+        conn: ConnKey,
+        kind: u8,
+        correlation: u64,
+        body: Vec<u8>,
+    },
     /// Frames for a connection, to the shard that has its socket.
-    Output { from: u16, conn: ConnKey, bytes: Vec<u8>, released: u64, close: bool },
+    Output {
+        from: u16,
+        conn: ConnKey,
+        bytes: Vec<u8>,
+        released: u64,
+        close: bool,
+    },
     /// The socket took the last output: the next may come.
     OutputTaken { conn: ConnKey },
     /// A connection that this shard answered is gone.
@@ -145,11 +208,20 @@ pub enum ShardMessage {
     /// A partition exists in its group's log, to shard 0.
     PartitionReady { queue_id: u64, partition: u16 },
     /// A weakened group on an amnesiac log needs a new generation, to shard 0.
-    RecoverGroup { shard: u16, group: GroupId, generation: u32, peer: PeerId },
+    RecoverGroup {
+        shard: u16,
+        group: GroupId,
+        generation: u32,
+        peer: PeerId,
+    },
     /// A shard rebuilt its engine: what it knew of others' connections is gone.
     Reopened { shard: u16 },
     /// A shard that starts asks shard 0 for the queue directory.
     WantDirectory { shard: u16 },
     /// The order of group 0 to go on under a new identity.
-    GroupRecovered { group: GroupId, generation: u32, peer: PeerId },
+    GroupRecovered {
+        group: GroupId,
+        generation: u32,
+        peer: PeerId,
+    },
 }

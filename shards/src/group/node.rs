@@ -83,8 +83,12 @@ impl Group {
         hard.set_vote(if vote_stands { state.vote } else { 0 });
         hard.set_commit(recovered.last_index);
         let ballot = (hard.get_term(), hard.get_vote());
-        let storage =
-            GroupStorage::new(recovered.last_index, recovered.last_term, hard, &state.voters);
+        let storage = GroupStorage::new(
+            recovered.last_index,
+            recovered.last_term,
+            hard,
+            &state.voters,
+        );
         let config = Config {
             id: state.peer.0,
             election_tick: ELECTION_TICKS,
@@ -147,7 +151,9 @@ impl Group {
     /// # Errors
     /// Raft refused.
     pub fn campaign(&mut self, random: u64) -> Result<(), GroupError> {
-        self.raft.campaign().map_err(|error| GroupError::Raft(error.to_string()))?;
+        self.raft
+            .campaign()
+            .map_err(|error| GroupError::Raft(error.to_string()))?;
         let timeout = ELECTION_TICKS + (random % ELECTION_TICKS as u64) as usize;
         self.raft.raft.set_randomized_election_timeout(timeout);
         Ok(())
@@ -196,7 +202,12 @@ impl Group {
         };
         let appended = log.append(item, parts, demand)?;
         let len = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
-        Ok(Handle { term, payload: appended.payload, len, end: appended.end })
+        Ok(Handle {
+            term,
+            payload: appended.payload,
+            len,
+            end: appended.end,
+        })
     }
 
     /// Takes what Raft has ready: appends what is not in the log yet, and
@@ -237,7 +248,11 @@ impl Group {
         }
         self.last_end = end;
         self.push_committed(&ready.take_committed_entries(), committed);
-        self.pending.push_back(PendingReady { number: ready.number(), end, hard });
+        self.pending.push_back(PendingReady {
+            number: ready.number(),
+            end,
+            hard,
+        });
         self.raft.advance_append_async(ready);
         Ok(true)
     }
@@ -258,19 +273,22 @@ impl Group {
             base_term: self.base.1,
             voters: self.voters.clone(),
         };
-        let item =
-            ItemHeader { kind: ItemKind::GroupState, group: self.id.0, term, index: 0, sync: true };
+        let item = ItemHeader {
+            kind: ItemKind::GroupState,
+            group: self.id.0,
+            term,
+            index: 0,
+            sync: true,
+        };
         Ok(log.append(item, &[&state.encode()], Boundary::Durable)?.end)
     }
 
-    fn push_committed(
-        &self,
-        entries: &[raft::eraftpb::Entry],
-        committed: &mut Vec<Committed>,
-    ) {
+    fn push_committed(&self, entries: &[raft::eraftpb::Entry], committed: &mut Vec<Committed>) {
         for entry in entries {
             let index = entry.get_index();
-            let Some(handle) = self.raft.store().get(index) else { continue };
+            let Some(handle) = self.raft.store().get(index) else {
+                continue;
+            };
             committed.push(Committed {
                 index,
                 payload: handle.payload,
@@ -285,7 +303,11 @@ impl Group {
     pub fn persisted(&mut self, frontiers: &LogFrontiers) -> bool {
         let mut last = None;
         while let Some(ready) = self.pending.front() {
-            let boundary = if ready.hard { Boundary::Durable } else { self.answers_at };
+            let boundary = if ready.hard {
+                Boundary::Durable
+            } else {
+                self.answers_at
+            };
             let frontier = match boundary {
                 Boundary::Written => frontiers.written_next,
                 Boundary::Durable => frontiers.durable_next,

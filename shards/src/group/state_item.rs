@@ -55,9 +55,14 @@ impl GroupState {
         let mut out = Vec::with_capacity(FIXED_BYTES + 8 * self.voters.len());
         out.extend_from_slice(&[VERSION, self.answers_at as u8, 0, 0]);
         out.extend_from_slice(&self.generation.to_le_bytes());
-        for word in
-            [self.peer.0, self.term, self.vote, self.commit, self.base_index, self.base_term]
-        {
+        for word in [
+            self.peer.0,
+            self.term,
+            self.vote,
+            self.commit,
+            self.base_index,
+            self.base_term,
+        ] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&(self.voters.len() as u32).to_le_bytes());
@@ -72,19 +77,23 @@ impl GroupState {
     /// # Errors
     /// Truncated, another version, or an unknown boundary.
     pub fn decode(bytes: &[u8]) -> Result<Self, GroupStateError> {
-        let fixed = bytes.first_chunk::<FIXED_BYTES>().ok_or(GroupStateError::Truncated)?;
+        let fixed = bytes
+            .first_chunk::<FIXED_BYTES>()
+            .ok_or(GroupStateError::Truncated)?;
         if fixed[0] != VERSION {
             return Err(GroupStateError::Version(fixed[0]));
         }
-        let answers_at =
-            Boundary::from_raw(fixed[1]).ok_or(GroupStateError::Boundary(fixed[1]))?;
+        let answers_at = Boundary::from_raw(fixed[1]).ok_or(GroupStateError::Boundary(fixed[1]))?;
         let mut words = fixed[8..56].chunks_exact(8).map(word);
         let mut next = || words.next().unwrap_or_default();
         let (peer, term, vote, commit) = (next(), next(), next(), next());
         let (base_index, base_term) = (next(), next());
         let count = u32::from_le_bytes([fixed[56], fixed[57], fixed[58], fixed[59]]) as usize;
-        let voters: Vec<u64> =
-            bytes[FIXED_BYTES..].chunks_exact(8).take(count).map(word).collect();
+        let voters: Vec<u64> = bytes[FIXED_BYTES..]
+            .chunks_exact(8)
+            .take(count)
+            .map(word)
+            .collect();
         if voters.len() != count {
             return Err(GroupStateError::Truncated);
         }
@@ -103,7 +112,10 @@ impl GroupState {
 }
 
 fn word(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -133,7 +145,10 @@ mod tests {
     fn a_group_state_cut_anywhere_is_refused() {
         let bytes = example().encode();
         for cut in 0..bytes.len() {
-            assert_eq!(GroupState::decode(&bytes[..cut]), Err(GroupStateError::Truncated));
+            assert_eq!(
+                GroupState::decode(&bytes[..cut]),
+                Err(GroupStateError::Truncated)
+            );
         }
     }
 }

@@ -45,7 +45,8 @@ impl GroupStorage {
     /// Keeps the handle of entry `index`; entries at or above it are replaced.
     pub(super) fn push(&mut self, index: u64, handle: Handle) {
         debug_assert!(index > self.base_index && index <= self.last() + 1);
-        self.handles.truncate((index - self.base_index - 1) as usize);
+        self.handles
+            .truncate((index - self.base_index - 1) as usize);
         self.handles.push_back(handle);
     }
 
@@ -57,7 +58,9 @@ impl GroupStorage {
     /// Forgets handles up to `index`: they are applied.
     pub(super) fn release(&mut self, index: u64) {
         while self.base_index < index {
-            let Some(handle) = self.handles.pop_front() else { return };
+            let Some(handle) = self.handles.pop_front() else {
+                return;
+            };
             self.base_index += 1;
             self.base_term = handle.term;
         }
@@ -81,7 +84,9 @@ impl Storage for GroupStorage {
         }
         (low..high)
             .map(|index| {
-                let handle = self.get(index).ok_or(Error::Store(StorageError::Unavailable))?;
+                let handle = self
+                    .get(index)
+                    .ok_or(Error::Store(StorageError::Unavailable))?;
                 let mut entry = Entry::default();
                 entry.set_index(index);
                 entry.set_term(handle.term);
@@ -97,7 +102,9 @@ impl Storage for GroupStorage {
         if index < self.base_index {
             return Err(Error::Store(StorageError::Compacted));
         }
-        let handle = self.get(index).ok_or(Error::Store(StorageError::Unavailable))?;
+        let handle = self
+            .get(index)
+            .ok_or(Error::Store(StorageError::Unavailable))?;
         Ok(handle.term)
     }
 

@@ -13,6 +13,7 @@
 //! 6 DispatchMark  queue_id u64, partition u16, mark u64
 //! 7 Purge         queue_id u64, partition u16, below u64, ids…
 //! 8 Weaken
+//! 9 NewGeneration queue_id u64, partition u16, generation u32, first_lost u64
 //! ids: (offset u64, attempt u32) back to back
 //! ```
 //!
@@ -107,6 +108,14 @@ pub enum Command<'a> {
     },
     /// From here on the group answers at written, for good.
     Weaken,
+    /// The partition goes on as `generation`; of the one before, every offset
+    /// at or above `first_lost` is gone.
+    NewGeneration {
+        queue_id: u64,
+        partition: u16,
+        generation: u32,
+        first_lost: u64,
+    },
 }
 
 /// Bytes of one encoded delivery id.
@@ -165,6 +174,7 @@ mod kind {
     pub const DISPATCH_MARK: u8 = 6;
     pub const PURGE: u8 = 7;
     pub const WEAKEN: u8 = 8;
+    pub const NEW_GENERATION: u8 = 9;
 }
 
 /// A command head encoded on the stack, without its variable part.
@@ -272,6 +282,17 @@ impl<'a> Command<'a> {
                 head
             }
             Command::Weaken => CommandHead::new(kind::WEAKEN),
+            Command::NewGeneration {
+                queue_id,
+                partition,
+                generation,
+                first_lost,
+            } => {
+                let mut head = CommandHead::place(kind::NEW_GENERATION, queue_id, partition);
+                head.put(&generation.to_le_bytes());
+                head.put(&first_lost.to_le_bytes());
+                head
+            }
         }
     }
 
@@ -284,6 +305,7 @@ impl<'a> Command<'a> {
             Command::Create(_)
             | Command::Drop { .. }
             | Command::DispatchMark { .. }
+            | Command::NewGeneration { .. }
             | Command::Weaken => &[],
         }
     }
@@ -361,6 +383,12 @@ impl<'a> Command<'a> {
                 partition,
                 below: reader.u64()?,
                 keep: reader.ids()?,
+            },
+            kind::NEW_GENERATION => Command::NewGeneration {
+                queue_id,
+                partition,
+                generation: reader.u32()?,
+                first_lost: reader.u64()?,
             },
             _ => return Err(CommandError::Malformed("unknown kind")),
         };
@@ -503,6 +531,12 @@ mod tests {
             keep: DeliveryIds(ids),
         });
         visit(Command::Weaken);
+        visit(Command::NewGeneration {
+            queue_id: 6,
+            partition: 2,
+            generation: 4,
+            first_lost: 55,
+        });
     }
 
     #[test]
