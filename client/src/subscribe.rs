@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicU32, Ordering},
         Arc,
     },
-    task::{ready, Context, Poll},
+    task::{ready, Context, Poll, Waker},
     time::Duration,
 };
 
@@ -37,6 +37,9 @@ pub struct SubscribeOptions {
     pub credit_records: u32,
     /// Encoded record bytes; one record may overdraw it. Default 4 MiB, at least 1.
     pub credit_bytes: u64,
+    /// The stream ends after this many deliveries, and no partition is given
+    /// more credit than that. Default: none, it goes on.
+    pub max_deliveries: Option<u64>,
 }
 
 impl Default for SubscribeOptions {
@@ -44,6 +47,7 @@ impl Default for SubscribeOptions {
         SubscribeOptions {
             credit_records: 256,
             credit_bytes: 4 << 20,
+            max_deliveries: None,
         }
     }
 }
@@ -74,6 +78,8 @@ pub struct Subscription {
     _client: Client,
     receiver: mpsc::UnboundedReceiver<Fed>,
     parts: HashMap<u32, Part>,
+    /// Deliveries that the stream may still give.
+    remaining: u64,
 }
 
 /// One partition's share.
@@ -82,8 +88,11 @@ struct Part {
     link: Arc<Shared>,
     credit_records: u32,
     credit_bytes: u64,
-    /// Connection that the next two count for.
+    /// Connection that the next three count for.
     connection: u64,
+    /// Records with credit that the stream has not given yet.
+    outstanding: u64,
+    /// Taken, and their credit not given back yet.
     taken_records: u32,
     taken_bytes: u64,
 }
@@ -107,13 +116,19 @@ impl Client {
         options: SubscribeOptions,
     ) -> Result<Subscription, Error> {
         let queue: Queue = self.locate(name).await?;
-        let credit = (options.credit_records.max(1), options.credit_bytes.max(1));
+        let remaining = options.max_deliveries.unwrap_or(u64::MAX);
+        let most = u32::try_from(remaining).unwrap_or(u32::MAX);
+        let credit = (
+            options.credit_records.min(most).max(1),
+            options.credit_bytes.max(1),
+        );
         let deadline = Instant::now() + self.config().request_timeout;
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut subscription = Subscription {
             _client: self.clone(),
             receiver,
             parts: HashMap::new(),
+            remaining,
         };
         let mut answers = Vec::new();
         for (partition, shard) in (0_u16..).zip(&queue.shards) {
@@ -126,6 +141,7 @@ impl Client {
                 credit_records: credit.0,
                 credit_bytes: credit.1,
                 connection: 0,
+                outstanding: 0,
                 taken_records: 0,
                 taken_bytes: 0,
             };
@@ -144,8 +160,8 @@ impl Client {
 }
 
 impl Subscription {
-    /// The next delivery. `None` when no partition is left: each was ended by
-    /// the server and reported by an error before.
+    /// The next delivery. `None` after the stated maximum, or when no partition
+    /// is left: each was ended by the server and reported by an error before.
     pub async fn next(&mut self) -> Option<Result<Delivery, SubscribeError>> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
@@ -170,23 +186,44 @@ impl Subscription {
 
     /// Notes a delivery as taken and gives credit back, some at a time.
     fn taken(&mut self, subscription: u32, connection: u64, bytes: u64) {
+        let remaining = self.remaining;
         let Some(part) = self.parts.get_mut(&subscription) else {
             return;
         };
         if part.connection != connection {
             part.connection = connection;
+            part.outstanding = u64::from(part.credit_records);
             part.taken_records = 0;
             part.taken_bytes = 0;
         }
+        part.outstanding = part.outstanding.saturating_sub(1);
         part.taken_records += 1;
         part.taken_bytes += bytes;
-        let due = part.taken_records.saturating_mul(2) >= part.credit_records
-            || part.taken_bytes.saturating_mul(2) >= part.credit_bytes;
-        if due {
-            let records = std::mem::take(&mut part.taken_records);
-            let bytes = std::mem::take(&mut part.taken_bytes);
-            part.link
-                .give_credit(connection, subscription, records, bytes);
+        if remaining < u64::from(part.credit_records) {
+            part.credit_records = remaining.max(1) as u32;
+            part.link.limit_credit(subscription, part.credit_records);
+        }
+        let most = remaining.saturating_sub(part.outstanding);
+        let records = u32::try_from(most).map_or(part.taken_records, |m| m.min(part.taken_records));
+        let records_due = records > 0 && records.saturating_mul(2) >= part.credit_records;
+        // Bytes go back also when no more records may: those with credit need them.
+        let bytes_due = part.taken_bytes.saturating_mul(2) >= part.credit_bytes;
+        if !records_due && !bytes_due {
+            return;
+        }
+        let bytes = std::mem::take(&mut part.taken_bytes);
+        part.taken_records -= records;
+        part.outstanding += u64::from(records);
+        part.link
+            .give_credit(connection, subscription, records, bytes);
+    }
+
+    /// The next delivery, if it is here already.
+    pub fn try_next(&mut self) -> Option<Result<Delivery, SubscribeError>> {
+        let mut context = Context::from_waker(Waker::noop());
+        match Pin::new(self).poll_next(&mut context) {
+            Poll::Ready(next) => next,
+            Poll::Pending => None,
         }
     }
 }
@@ -195,10 +232,11 @@ impl Stream for Subscription {
     type Item = Result<Delivery, SubscribeError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        while !self.parts.is_empty() {
+        while !self.parts.is_empty() && self.remaining > 0 {
             match ready!(self.receiver.poll_recv(context)) {
                 Some(Fed::Delivery(delivery)) if delivery.is_current() => {
                     let bytes = delivery.encoded_len();
+                    self.remaining -= 1;
                     self.taken(delivery.subscription(), delivery.connection(), bytes);
                     return Poll::Ready(Some(Ok(delivery)));
                 }

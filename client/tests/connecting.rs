@@ -170,12 +170,12 @@ async fn bad_input_from_the_server_ends_the_connection_and_a_new_one_is_made() {
     let mut bad_body = Vec::new();
     codec::encode(&mut bad_body, 1, &GoingAway::default()).unwrap();
     unknown_kind[5] = 250;
+    peer.socket.write_all(&unknown_kind).await.unwrap(); // passed over
     newer[4] = 9;
     huge[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
     bad_body[24..].fill(0xff);
     for bytes in [
         b"garbage that is no frame at all".to_vec(),
-        unknown_kind,
         newer,
         huge,
         bad_body,

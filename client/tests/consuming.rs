@@ -22,6 +22,7 @@ async fn subscribed(client: &Client, peer: &mut Peer) -> (Subscription, Subscrib
     let options = SubscribeOptions {
         credit_records: 4,
         credit_bytes: 1 << 20,
+        ..Default::default()
     };
     let answer = async {
         peer.locate(&[0]).await;
@@ -379,4 +380,62 @@ async fn an_unexpected_subscribed_disturbs_nothing() {
     peer.send(9_999_999, &Subscribed::default()).await;
     peer.deliver(&to, 0, &["x"]).await;
     assert_eq!(take(&mut subscription).await.payload(), b"x");
+}
+
+#[tokio::test]
+async fn a_limited_stream_never_asks_for_more_than_it_will_give() {
+    let server = Server::start().await;
+    let (client, mut peer) = server.client().await;
+    let options = SubscribeOptions {
+        credit_records: 4,
+        max_deliveries: Some(7),
+        ..Default::default()
+    };
+    let answer = async {
+        peer.locate(&[0]).await;
+        peer.subscribed().await
+    };
+    let (subscription, to) = tokio::join!(client.subscribe_with("q", options), answer);
+    let mut subscription = subscription.unwrap();
+    let mut granted = u64::from(to.credit_records);
+    let mut delivered = 0;
+    while delivered < 7 {
+        while delivered < granted {
+            peer.deliver(&to, delivered, &["x"]).await;
+            delivered += 1;
+            take(&mut subscription).await;
+        }
+        if delivered < 7 {
+            granted += u64::from(peer.expect::<Credit>().await.1.records);
+            assert!(granted <= 7, "{granted}");
+        }
+    }
+    assert!(soon("the end", subscription.next()).await.is_none());
+    assert!(subscription.try_next().is_none());
+    drop(subscription);
+    // Nothing but the end of the subscription follows.
+    peer.expect::<Unsubscribe>().await;
+}
+
+#[tokio::test]
+async fn a_limited_stream_gives_bytes_back_when_no_more_records_may_come() {
+    let server = Server::start().await;
+    let (client, mut peer) = server.client().await;
+    let options = SubscribeOptions {
+        credit_bytes: 100,
+        max_deliveries: Some(3),
+        ..Default::default()
+    };
+    let answer = async {
+        peer.locate(&[0]).await;
+        peer.subscribed().await
+    };
+    let (subscription, to) = tokio::join!(client.subscribe_with("q", options), answer);
+    let mut subscription = subscription.unwrap();
+    assert_eq!((to.credit_records, to.credit_bytes), (3, 100));
+    let large = "l".repeat(200);
+    peer.deliver(&to, 0, &[&large]).await;
+    take(&mut subscription).await;
+    let credit = peer.expect::<Credit>().await.1;
+    assert_eq!((credit.records, credit.bytes), (0, 32 + 1 + 200));
 }

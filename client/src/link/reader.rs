@@ -80,8 +80,10 @@ impl Shared {
         body: Vec<u8>,
     ) -> Result<(), String> {
         let unexpected = |what: &str| format!("the server sent {what}");
-        let kind = Kind::from_raw(header.kind)
-            .ok_or_else(|| unexpected(&format!("unknown frame kind {}", header.kind)))?;
+        let Some(kind) = Kind::from_raw(header.kind) else {
+            // A newer server's: the protocol has clients pass over it.
+            return Ok(());
+        };
         match kind {
             Kind::Confirm => self.take_confirms(&body)?,
             Kind::Deliver => self.take_deliver(connection, body)?,

@@ -80,6 +80,13 @@ impl Shared {
         self.work();
     }
 
+    /// Asks for at most `records` when it subscribes again.
+    pub fn limit_credit(&self, subscription: u32, records: u32) {
+        if let Some(feed) = self.lock().feeds.get_mut(&subscription) {
+            feed.credit_records = records;
+        }
+    }
+
     /// Queues one settle of a delivery of `connection`.
     pub fn settle(
         &self,

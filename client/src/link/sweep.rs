@@ -22,7 +22,14 @@ impl Shared {
     /// connection that stands has to be given up.
     pub(super) async fn sweep_loop(&self) -> String {
         let idle_pace = (self.config.heartbeat / 4).max(Duration::from_millis(1));
+        let mut last = Instant::now();
         loop {
+            if last.elapsed() >= self.config.heartbeat {
+                // This runtime stood still, so the silence may be its own: what
+                // has arrived meanwhile gets the time to be read.
+                self.note_received();
+            }
+            last = Instant::now();
             // First of all, since between failing attempts to connect this is
             // started anew each time.
             if let Some(cause) = self.sweep() {
