@@ -152,6 +152,18 @@ impl Client {
         }
     }
 
+    /// True while every connection in use stands. A lost one is made again by
+    /// itself; this is for telling people about it.
+    pub fn is_connected(&self) -> bool {
+        let links = self
+            .inner
+            .links
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = links.values().map(Link::shared);
+        self.inner.home.shared().connection() != 0 && all.all(|link| link.connection() != 0)
+    }
+
     /// Settles without confirm that the server refused, so far: their leases
     /// had run out, or their connection was lost first. Their records come again.
     pub fn refused_settles(&self) -> u64 {
