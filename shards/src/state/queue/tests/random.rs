@@ -25,6 +25,8 @@ enum Op {
     /// A command of an earlier leader, or none that any leader would propose.
     Stray(usize, u32, SettleKind, bool),
     Pass(u64),
+    /// To just before the next lease end or due time, then to it.
+    PassToDeadline,
     Mark,
     OpenMark,
     Purge(u64),
@@ -63,13 +65,14 @@ fn any_op() -> impl Strategy<Value = Op> {
             .prop_map(|(id, r, b)| Op::Credit(id, r, b)),
         1 => id().prop_map(Op::Unsubscribe),
         1 => (0u64..4).prop_map(Op::Disconnect),
-        8 => (1u32..800, prop_oneof![Just(0u8), 0u8..16]).prop_map(|(n, b)| Op::Deliver(n, b)),
-        1 => any::<usize>().prop_map(Op::Undo),
+        10 => (prop_oneof![1u32..8, 1u32..800], prop_oneof![Just(0u8), 0u8..16]).prop_map(|(n, b)| Op::Deliver(n, b)),
+        3 => any::<usize>().prop_map(Op::Undo),
         16 => (any::<usize>(), prop::bool::weighted(0.9), any_kind(), any_delay())
             .prop_map(|(at, own, kind, delay)| Op::Settle(at, own, kind, delay)),
         1 => (any::<usize>(), 0u32..4, any_kind(), any::<bool>())
             .prop_map(|(at, n, kind, end)| Op::Stray(at, n, kind, end)),
         4 => prop_oneof![0u64..100, LEASE_MS / 3..LEASE_MS * 2].prop_map(Op::Pass),
+        4 => Just(Op::PassToDeadline),
         3 => Just(Op::Mark),
         2 => Just(Op::OpenMark),
         1 => (0u64..2000).prop_map(Op::Purge),
@@ -207,13 +210,21 @@ impl World {
                 if !leased.is_empty() {
                     let (_, offset, attempt) = leased[at % leased.len()];
                     self.partition.undo_dispatch(offset, attempt + 1);
-                    self.partition.undo_dispatch(offset, attempt);
-                    self.model.undo(offset);
+                    self.partition.undo_dispatch(offset, attempt - 1);
+                    if at % 4 != 0 {
+                        self.partition.undo_dispatch(offset, attempt);
+                        self.model.undo(offset);
+                    }
                 }
             }
             Op::Settle(at, own, kind, delay) => self.settle(*at, *own, *kind, *delay),
             Op::Stray(at, more, kind, lease_end) => self.stray(*at, *more, *kind, *lease_end),
             Op::Pass(ms) => self.pass(*ms),
+            Op::PassToDeadline => {
+                let due = self.model.deadline_ms().unwrap_or(0);
+                self.pass(due.saturating_sub(self.now_ms + 1));
+                self.pass(1);
+            }
             Op::Mark => {
                 if let Some(mark) = self.partition.wants_mark() {
                     assert!(mark > self.model.mark);
@@ -401,6 +412,8 @@ impl World {
             ..self.partition.counts(self.now_ms)
         };
         assert_eq!(counts, self.model.counts());
+        let leased = self.partition.slots.count(SlotState::Leased);
+        assert_eq!(self.partition.consumers.leased(), leased);
         let held = persistent(&self.partition).into_iter();
         let held: Vec<_> = held
             .map(|(at, attempts, _, len)| (at, attempts, len))
