@@ -1,0 +1,3 @@
+//! The only place that does I/O.
+
+pub mod fs_disk;
