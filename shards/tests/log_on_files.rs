@@ -62,14 +62,23 @@ fn settle(disk: &FsDisk, log: &mut LogWriter<VecBuffer>) {
         }
         for effect in effects.drain(..) {
             match effect {
-                LogEffect::Write { id, segment, offset, buffer, .. } => {
+                LogEffect::Write {
+                    id,
+                    segment,
+                    offset,
+                    buffer,
+                    ..
+                } => {
                     let file = disk.open(&log::segment_name(segment)).unwrap();
                     file.write_at(offset, buffer.bytes()).unwrap();
                     log.write_done(id, Ok(()));
                 }
                 LogEffect::Sync { id, segments } => {
                     for segment in segments {
-                        disk.open(&log::segment_name(segment)).unwrap().sync().unwrap();
+                        disk.open(&log::segment_name(segment))
+                            .unwrap()
+                            .sync()
+                            .unwrap();
                     }
                     log.sync_done(id, Ok(()));
                 }
@@ -136,14 +145,27 @@ fn a_clean_marker_carries_memory_over_a_reboot_once() {
 
     let marker = log::take_clean_markers(&disk).unwrap().first().copied();
     assert!(marker.is_some());
-    let with_marker = OpenFacts { clean_marker: marker, ..facts(2) };
+    let with_marker = OpenFacts {
+        clean_marker: marker,
+        ..facts(2)
+    };
     let opened = log::open(&disk, &options(), &with_marker, &mut |_| {}).unwrap();
-    assert!(opened.report.clean && !opened.report.amnesiac, "{}", opened.report);
+    assert!(
+        opened.report.clean && !opened.report.amnesiac,
+        "{}",
+        opened.report
+    );
 
     assert_eq!(log::take_clean_markers(&disk).unwrap(), []);
-    let stale = OpenFacts { clean_marker: marker, ..facts(3) };
+    let stale = OpenFacts {
+        clean_marker: marker,
+        ..facts(3)
+    };
     let opened = log::open(&disk, &options(), &stale, &mut |_| {}).unwrap();
-    assert!(!opened.report.clean && opened.report.amnesiac, "an old marker proves nothing");
+    assert!(
+        !opened.report.clean && opened.report.amnesiac,
+        "an old marker proves nothing"
+    );
     let incarnation = opened.report.incarnation;
     let opened = log::open(&disk, &options(), &facts(3), &mut |_| {}).unwrap();
     assert!(opened.report.amnesiac, "until it is settled");

@@ -16,8 +16,16 @@ struct Rig {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    Write { id: u64, offset: u64, bytes: u64, dsync: bool },
-    Sync { id: u64, segments: Vec<u64> },
+    Write {
+        id: u64,
+        offset: u64,
+        bytes: u64,
+        dsync: bool,
+    },
+    Sync {
+        id: u64,
+        segments: Vec<u64>,
+    },
     Prepare(u64),
 }
 
@@ -35,11 +43,19 @@ impl Rig {
             ready_through: 1 + u64::from(options.spare_segments),
             links: Vec::new(),
         };
-        Rig { log: LogWriter::new(start, options), effects: Vec::new(), now_ms: 0, index: 0 }
+        Rig {
+            log: LogWriter::new(start, options),
+            effects: Vec::new(),
+            now_ms: 0,
+            index: 0,
+        }
     }
 
     fn with(method: SyncMethod) -> Self {
-        Rig::new(LogOptions { sync_method: method, ..options() })
+        Rig::new(LogOptions {
+            sync_method: method,
+            ..options()
+        })
     }
 
     fn append(&mut self, len: usize, demand: Boundary) -> Appended {
@@ -55,7 +71,9 @@ impl Rig {
             index: self.index,
             sync: demand == Boundary::Durable,
         };
-        let payload: Vec<u8> = (0..len).map(|n| (n as u64 * 7 + self.index) as u8).collect();
+        let payload: Vec<u8> = (0..len)
+            .map(|n| (n as u64 * 7 + self.index) as u8)
+            .collect();
         let (front, back) = payload.split_at(len / 3);
         self.log.append(item, &[front, back], demand)
     }
@@ -66,13 +84,22 @@ impl Rig {
         self.effects
             .iter()
             .map(|effect| match effect {
-                LogEffect::Write { id, segment, offset, buffer, dsync } => Seen::Write {
+                LogEffect::Write {
+                    id,
+                    segment,
+                    offset,
+                    buffer,
+                    dsync,
+                } => Seen::Write {
                     id: *id,
                     offset: segment * SEGMENT_BYTES + offset,
                     bytes: buffer.bytes().len() as u64,
                     dsync: *dsync,
                 },
-                LogEffect::Sync { id, segments } => Seen::Sync { id: *id, segments: segments.clone() },
+                LogEffect::Sync { id, segments } => Seen::Sync {
+                    id: *id,
+                    segments: segments.clone(),
+                },
                 LogEffect::PrepareSegment { sequence } => Seen::Prepare(*sequence),
             })
             .collect()
@@ -94,7 +121,10 @@ impl Rig {
 
     fn frontiers(&self) -> (u64, u64) {
         let frontiers = self.log.frontiers();
-        (frontiers.written_next.0 - SEGMENT_BYTES, frontiers.durable_next.0 - SEGMENT_BYTES)
+        (
+            frontiers.written_next.0 - SEGMENT_BYTES,
+            frontiers.durable_next.0 - SEGMENT_BYTES,
+        )
     }
 }
 
@@ -111,7 +141,10 @@ fn options() -> LogOptions {
 }
 
 fn failure() -> Result<(), IoFailure> {
-    Err(IoFailure { message: "broken".into(), out_of_space: false })
+    Err(IoFailure {
+        message: "broken".into(),
+        out_of_space: false,
+    })
 }
 
 #[test]
@@ -126,7 +159,11 @@ fn a_lone_record_is_written_at_once_and_what_arrives_meanwhile_gathers() {
     }
     assert_eq!(rig.submit(), [], "two are in flight");
     rig.log.write_done(two, Ok(()));
-    assert_eq!(rig.submit(), [], "a completed batch behind an open one still counts");
+    assert_eq!(
+        rig.submit(),
+        [],
+        "a completed batch behind an open one still counts"
+    );
     assert_eq!(rig.frontiers(), (0, 0));
     rig.log.write_done(one, Ok(()));
     assert_eq!(rig.frontiers(), (2 * BLOCK, 0));
@@ -182,7 +219,13 @@ fn dsync_only_for_all_durable_batches_with_nothing_plain_unsynced() {
     assert_eq!(rig.frontiers(), (4 * BLOCK, 3 * BLOCK));
     rig.append(10, Boundary::Durable);
     let seen = rig.submit();
-    assert!(matches!(seen[..], [Seen::Write { dsync: false, .. }, Seen::Sync { .. }]), "{seen:?}");
+    assert!(
+        matches!(
+            seen[..],
+            [Seen::Write { dsync: false, .. }, Seen::Sync { .. }]
+        ),
+        "{seen:?}"
+    );
     for effect in seen {
         match effect {
             Seen::Write { id, .. } => rig.log.write_done(id, Ok(())),
@@ -233,7 +276,10 @@ fn demand_durable_syncs_what_was_only_written() {
 
 #[test]
 fn the_timer_makes_written_bytes_durable() {
-    let mut rig = Rig::new(LogOptions { background_sync_interval_ms: 50, ..options() });
+    let mut rig = Rig::new(LogOptions {
+        background_sync_interval_ms: 50,
+        ..options()
+    });
     assert_eq!(rig.log.next_timer_ms(), None);
     rig.append(10, Boundary::Written);
     let (one, _) = rig.one_write();
@@ -294,19 +340,28 @@ fn a_failed_write_or_sync_latches_for_good() {
         }
         assert!(rig.log.is_latched() && rig.log.is_quiet());
         assert_eq!(rig.frontiers(), (0, 0));
-        assert_eq!(rig.try_append(1, Boundary::Durable), Err(AppendError::Latched));
+        assert_eq!(
+            rig.try_append(1, Boundary::Durable),
+            Err(AppendError::Latched)
+        );
         rig.log.demand_durable(LogPosition(u64::MAX));
         rig.now_ms = 1 << 30;
         assert_eq!(rig.submit(), []);
         assert_eq!(rig.log.next_timer_ms(), None);
         assert_eq!(rig.log.clean_marker(), None);
-        assert_eq!(rig.log.latch_record().unwrap().durable_next.0, SEGMENT_BYTES);
+        assert_eq!(
+            rig.log.latch_record().unwrap().durable_next.0,
+            SEGMENT_BYTES
+        );
     }
 }
 
 #[test]
 fn large_items_go_on_over_batches_and_segments_and_are_found_everywhere() {
-    let mut rig = Rig::new(LogOptions { spare_segments: 3, ..options() });
+    let mut rig = Rig::new(LogOptions {
+        spare_segments: 3,
+        ..options()
+    });
     rig.append(5_000, Boundary::Written);
     let len = 150_000;
     let item = rig.append(len, Boundary::Durable);
@@ -314,7 +369,8 @@ fn large_items_go_on_over_batches_and_segments_and_are_found_everywhere() {
     let read = |rig: &Rig, from: usize, count: usize| {
         let mut bytes = Vec::new();
         let place = rig.log.advance(item.payload, from as u32);
-        assert!(rig.log.visit_cached(place, count as u32, &mut |piece| bytes.extend_from_slice(piece)));
+        assert!(rig.log.visit_cached(place, count as u32, &mut |piece| bytes
+            .extend_from_slice(piece)));
         bytes
     };
     assert_eq!(read(&rig, 0, len), payload);
@@ -339,22 +395,45 @@ fn large_items_go_on_over_batches_and_segments_and_are_found_everywhere() {
     assert_eq!(read(&rig, 0, len), payload);
     assert_eq!(read(&rig, 149_999, 1), payload[149_999..]);
     let extents: Vec<Extent> = rig.log.extents(item.payload, len as u32);
-    assert_eq!(extents.iter().map(|extent| extent.len as usize).sum::<usize>(), len);
-    assert_eq!(extents.iter().map(|extent| extent.segment).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(
+        extents
+            .iter()
+            .map(|extent| extent.len as usize)
+            .sum::<usize>(),
+        len
+    );
+    assert_eq!(
+        extents
+            .iter()
+            .map(|extent| extent.segment)
+            .collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
     for pair in extents.windows(2) {
-        assert_eq!(pair[0].offset + u64::from(pair[0].len), SEGMENT_BYTES, "fills its segment");
+        assert_eq!(
+            pair[0].offset + u64::from(pair[0].len),
+            SEGMENT_BYTES,
+            "fills its segment"
+        );
     }
 }
 
 #[test]
 fn a_missing_segment_holds_writes_back_and_the_backlog_refuses() {
-    let mut rig = Rig::new(LogOptions { spare_segments: 0, backlog_bytes: 100_000, ..options() });
+    let mut rig = Rig::new(LogOptions {
+        spare_segments: 0,
+        backlog_bytes: 100_000,
+        ..options()
+    });
     rig.append(60_000, Boundary::Written);
     let (one, _) = rig.one_write();
     rig.log.write_done(one, Ok(()));
     rig.append(30_000, Boundary::Written);
     let seen = rig.submit();
-    assert!(matches!(seen[..], [Seen::Prepare(2), Seen::Write { .. }]), "{seen:?}");
+    assert!(
+        matches!(seen[..], [Seen::Prepare(2), Seen::Write { .. }]),
+        "{seen:?}"
+    );
     if let Seen::Write { id, .. } = seen[1] {
         rig.log.write_done(id, Ok(()));
     }
@@ -364,7 +443,10 @@ fn a_missing_segment_holds_writes_back_and_the_backlog_refuses() {
     assert!(rig.log.segment_failure().is_some());
     assert!(!rig.log.is_latched());
     let refused = rig.try_append(60_000, Boundary::Written);
-    assert!(matches!(refused, Err(AppendError::Backlog { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(AppendError::Backlog { .. })),
+        "{refused:?}"
+    );
     rig.now_ms = rig.log.next_timer_ms().unwrap();
     assert_eq!(rig.submit(), [Seen::Prepare(2)]);
     rig.log.segment_ready(2, Ok(()));
@@ -374,9 +456,15 @@ fn a_missing_segment_holds_writes_back_and_the_backlog_refuses() {
 
 #[test]
 fn an_item_above_the_backlog_bound_goes_in_when_nothing_waits() {
-    let mut rig = Rig::new(LogOptions { backlog_bytes: 10, ..options() });
+    let mut rig = Rig::new(LogOptions {
+        backlog_bytes: 10,
+        ..options()
+    });
     assert!(rig.try_append(1_000, Boundary::Written).is_ok());
-    assert!(matches!(rig.try_append(1, Boundary::Written), Err(AppendError::Backlog { .. })));
+    assert!(matches!(
+        rig.try_append(1, Boundary::Written),
+        Err(AppendError::Backlog { .. })
+    ));
 }
 
 #[test]
@@ -390,7 +478,10 @@ fn empty_payloads_have_a_place_and_an_end() {
 
 #[test]
 fn what_is_not_in_memory_is_not_visited_in_part() {
-    let mut rig = Rig::new(LogOptions { cache_bytes: 0, ..options() });
+    let mut rig = Rig::new(LogOptions {
+        cache_bytes: 0,
+        ..options()
+    });
     let item = rig.append(100, Boundary::Durable);
     let (one, _) = rig.one_write();
     rig.log.write_done(one, Ok(()));
@@ -398,6 +489,8 @@ fn what_is_not_in_memory_is_not_visited_in_part() {
     rig.log.sync_done(sync, Ok(()));
     rig.submit();
     let mut visits = 0;
-    assert!(!rig.log.visit_cached(item.payload, 100, &mut |_| visits += 1));
+    assert!(!rig
+        .log
+        .visit_cached(item.payload, 100, &mut |_| visits += 1));
     assert_eq!(visits, 0);
 }
