@@ -89,8 +89,9 @@ fn open_latched(
 ) -> Result<Opened, OpenError> {
     let mut store = SuperblockStore::load(disk)?;
     let superblock = &store.current;
-    let first_open = superblock.open_counter == 0;
-    let same_boot = first_open || superblock.boot_id == facts.boot_id;
+    // Before an open has completed nothing was ever answered from this log.
+    let never_open = superblock.resume_epoch == 0;
+    let same_boot = never_open || superblock.boot_id == facts.boot_id;
     let recorded = latch::find_latch(disk, facts.boot_directory, superblock, same_boot)?;
     let mut opening = Opening {
         disk,
