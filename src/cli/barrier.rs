@@ -16,7 +16,7 @@ use super::{
 /// Wait until everything that a queue has taken so far is durable on its
 /// copies, whatever its mode; then print each partition's durable frontier.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "barrier")]
+#[argh(subcommand, name = "barrier", help_triggers("-h", "--help"))]
 pub struct Barrier {
     /// name of the queue
     #[argh(positional)]

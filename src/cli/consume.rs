@@ -33,6 +33,7 @@ const WATCH: Duration = Duration::from_millis(500);
 #[argh(
     subcommand,
     name = "consume",
+    help_triggers("-h", "--help"),
     note = "Without --max and --wait it goes on until SIGINT or SIGTERM, also over a restart of\n\
             the server. A record is acknowledged after its line was written, so that a crash of\n\
             this command can print a record twice, and never lose one."

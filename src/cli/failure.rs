@@ -7,8 +7,8 @@ use thiserror::Error;
 
 #[derive(Debug, Error)]
 pub enum Failure {
-    #[error("{0}; start one with `tidegate serve`, or name another with --server")]
-    Connect(ConnectError),
+    #[error("cannot connect to {server}: {cause}; start a server with `tidegate serve`, or name another with --server")]
+    Connect { server: String, cause: String },
     #[error("no queue is called {name:?}; create it with `tidegate queue declare`, or see `tidegate queue list`")]
     UnknownQueue { name: String },
     #[error("{what}: {error}")]
@@ -47,7 +47,7 @@ impl Failure {
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         match error {
-            ConnectError::Unreachable { .. } => Failure::Connect(error),
+            ConnectError::Unreachable { server, cause } => Failure::Connect { server, cause },
             other => Failure::Other(other.to_string()),
         }
     }

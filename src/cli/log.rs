@@ -6,7 +6,7 @@ use argh::FromArgs;
 
 /// Look at the logs of a data directory whose server is not running.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "log")]
+#[argh(subcommand, name = "log", help_triggers("-h", "--help"))]
 pub struct Log {
     #[argh(subcommand)]
     action: Action,
@@ -21,7 +21,7 @@ enum Action {
 
 /// Walk the segments and print every batch and both frontiers. Reads only.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "inspect")]
+#[argh(subcommand, name = "inspect", help_triggers("-h", "--help"))]
 struct Inspect {
     /// data directory
     #[argh(positional)]
@@ -35,7 +35,7 @@ struct Inspect {
 /// Say what recovery would do with each log. Reads only. Exit code 1 when
 /// something is damaged.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "verify")]
+#[argh(subcommand, name = "verify", help_triggers("-h", "--help"))]
 struct Verify {
     /// data directory
     #[argh(positional)]

@@ -213,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn help_is_a_word_like_any_other_for_names_and_payloads() {
+        match parse(&["publish", "help", "help"]) {
+            Ok(Command::Publish(publish)) => {
+                assert_eq!(publish.name, "help");
+                assert_eq!(publish.record.as_deref(), Some("help"));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(parse(&["queue", "info", "help"]).is_ok());
+    }
+
+    #[test]
     fn every_command_of_the_tour_parses() {
         for words in [
             &["serve"][..],

@@ -29,6 +29,7 @@ const PIPELINE: usize = 16 * 1024;
 #[argh(
     subcommand,
     name = "publish",
+    help_triggers("-h", "--help"),
     note = "Without RECORD and --file, each line of standard input is one record; they are\n\
             pipelined. Nothing more is sent after the first that fails. A record that was sent\n\
             and lost its connection is reported as unknown: it may have been stored.\n\

@@ -20,7 +20,7 @@ use crate::config::parse_duration;
 
 /// Declare, describe, empty and delete queues.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "queue")]
+#[argh(subcommand, name = "queue", help_triggers("-h", "--help"))]
 pub struct Queue {
     #[argh(subcommand)]
     action: Action,
@@ -40,7 +40,7 @@ enum Action {
 /// Create a queue, or check that it exists as described. What is left out
 /// keeps its value. A value that differs from the queue's is refused.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "declare")]
+#[argh(subcommand, name = "declare", help_triggers("-h", "--help"))]
 struct Declare {
     /// name of the queue: 1 to 255 bytes, no control characters
     #[argh(positional)]
@@ -72,7 +72,7 @@ struct Declare {
 
 /// List all queues, one per line, in byte order of their names.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "list")]
+#[argh(subcommand, name = "list", help_triggers("-h", "--help"))]
 struct List {
     /// server to ask (default: 127.0.0.1:7420)
     #[argh(option, arg_name = "addr", default = "default_server()")]
@@ -85,7 +85,7 @@ struct List {
 
 /// Show a queue's counters, and each partition's frontiers and losses.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "info")]
+#[argh(subcommand, name = "info", help_triggers("-h", "--help"))]
 struct Info {
     /// name of the queue
     #[argh(positional)]
@@ -102,7 +102,7 @@ struct Info {
 
 /// Show records without disturbing order, leases or counters, one per line.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "peek")]
+#[argh(subcommand, name = "peek", help_triggers("-h", "--help"))]
 struct Peek {
     /// name of the queue
     #[argh(positional)]
@@ -131,7 +131,7 @@ struct Peek {
 
 /// Drop every record of a queue that no consumer holds.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "purge")]
+#[argh(subcommand, name = "purge", help_triggers("-h", "--help"))]
 struct Purge {
     /// name of the queue
     #[argh(positional)]
@@ -148,7 +148,7 @@ struct Purge {
 
 /// Delete a queue with all its records.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "delete")]
+#[argh(subcommand, name = "delete", help_triggers("-h", "--help"))]
 struct Delete {
     /// name of the queue
     #[argh(positional)]

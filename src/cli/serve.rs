@@ -10,7 +10,7 @@ use crate::config::{parse_size, Overrides, ServeOptions};
 /// it stops accepting, finishes what is under way, syncs, and marks its data
 /// directory as cleanly closed.
 #[derive(Debug, FromArgs)]
-#[argh(subcommand, name = "serve")]
+#[argh(subcommand, name = "serve", help_triggers("-h", "--help"))]
 pub struct Serve {
     /// data directory, made when missing (default: ./tidegate-data)
     #[argh(option, arg_name = "dir")]
