@@ -147,6 +147,14 @@ impl Server {
         Ok(server)
     }
 
+    /// How durable batches reach the device, for the first lines.
+    pub fn sync_line(&self) -> &'static str {
+        match self.sync_method {
+            SyncMethod::Dsync => "durable batches by O_DSYNC",
+            SyncMethod::Fdatasync => "durable batches by write and fdatasync",
+        }
+    }
+
     fn await_serving(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<(), StartError> {
         let deadline = Instant::now() + START_PATIENCE;
         let mut serving = 0;
@@ -277,7 +285,7 @@ impl Launch<'_> {
     fn placement(&self, shard: u16) -> Placement {
         let fits = self.directory.identity.place.shards <= machine::cores();
         if self.options.pin_cores && fits {
-            Placement::Fixed(usize::from(shard))
+            machine::allowed_core(shard).map_or(Placement::Unbound, Placement::Fixed)
         } else {
             Placement::Unbound
         }
