@@ -54,7 +54,7 @@ macro_rules! load_command {
             /// payload bytes, N or A-B (default 1024)
             #[argh(option, from_str_fn(parse_size), default = "SizeRange { min: 1024, max: 1024 }")]
             pub size: SizeRange,
-            /// records per publish, due together
+            /// records per publish, due together (default 1; saturate 64)
             #[argh(option, default = $batch)]
             pub batch: u32,
             /// producer connections, sharing the rate (default 1)
@@ -69,10 +69,10 @@ macro_rules! load_command {
             /// partitions per queue (default: as declared, or 1)
             #[argh(option, default = "0")]
             pub partitions: u16,
-            /// time before measuring
+            /// time before measuring (default 2s; saturate 1s)
             #[argh(option, from_str_fn(parse_duration), default = $warmup)]
             pub warmup: Duration,
-            /// measured time
+            /// measured time (default 10s; saturate 5s)
             #[argh(option, from_str_fn(parse_duration), default = $duration)]
             pub duration: Duration,
             /// most time to wait for confirms and arrivals at the end (default 10s)
