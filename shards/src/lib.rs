@@ -3,6 +3,8 @@
 //! `engine`, `driver`. Only `driver` does I/O, reads a clock, owns threads or
 //! draws random numbers; everything else is a pure state machine.
 
+pub mod engine;
+pub mod group;
 pub mod io;
 pub mod log;
 pub mod state;

@@ -1,0 +1,87 @@
+//! Documents against the repository they describe.
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// `name` of every "| `name` |" row.
+fn first_cells(page: &str) -> BTreeSet<String> {
+    page.lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+#[test]
+fn every_dependency_of_the_workspace_has_its_reason_on_the_page() {
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("a manifest");
+    let named = manifest["workspace"]["dependencies"].as_table();
+    let named: BTreeSet<String> = named
+        .expect("a table")
+        .iter()
+        .filter(|(_, value)| value.get("path").is_none())
+        .map(|(name, _)| name.clone())
+        .collect();
+    assert_eq!(first_cells(&read("docs/dependencies.md")), named);
+}
+
+#[test]
+fn every_allowed_advisory_has_its_reason_on_the_page() {
+    let config: toml::Table = read("deny.toml").parse().expect("TOML");
+    let page = read("docs/dependencies.md");
+    let ignored = config["advisories"]["ignore"].as_array().expect("a list");
+    for advisory in ignored {
+        let id = advisory["id"].as_str().expect("an id");
+        assert!(page.contains(&format!("| {id} |")), "{id}");
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for page in ["README.md", "CONTRIBUTING.md", "docs"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let pages = if path.is_dir() {
+            let entries = fs::read_dir(&path).expect("readable");
+            entries
+                .map(|entry| entry.expect("readable").path())
+                .collect()
+        } else {
+            vec![path]
+        };
+        for page in pages.iter().filter(|page| page.exists()) {
+            let text = fs::read_to_string(page).expect("text");
+            for target in text
+                .split("](")
+                .skip(1)
+                .filter_map(|rest| rest.split(')').next())
+            {
+                let file = target.split('#').next().unwrap_or_default();
+                if file.is_empty() || file.contains("://") || file.starts_with("mailto:") {
+                    continue;
+                }
+                let linked = page.parent().expect("a directory").join(file);
+                assert!(linked.exists(), "{}: {target}", page.display());
+            }
+        }
+    }
+}
+
+/// The client of another language, written from the protocol page, reads and
+/// writes the pinned bytes of every frame kind it speaks.
+#[test]
+fn the_python_client_agrees_with_the_golden_vectors() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let output = Command::new("python3")
+        .arg(format!("{root}/tests/python_client.py"))
+        .args(["--vectors", &format!("{root}/wire/tests/vectors")])
+        .output()
+        .expect("python3 is installed (.ci/run installs it)");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
