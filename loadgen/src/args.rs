@@ -90,7 +90,7 @@ macro_rules! load_command {
             /// ask for a confirm on every Nth settle frame (default 16; 0 = never)
             #[argh(option, default = "16")]
             pub settle_sample: u64,
-            /// busy-wait this long before a due time (default 0us: sleep)
+            /// poll without sleeping for this long before a due time: takes the machine's wake-up time out of the generator's lateness, and costs its core (default 0us)
             #[argh(option, from_str_fn(parse_duration), default = "Duration::ZERO")]
             pub spin: Duration,
             /// run the generator on this core only

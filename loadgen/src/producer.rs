@@ -72,7 +72,7 @@ pub struct ProducerSpec {
     pub pace: Pace,
     pub batch: u32,
     pub deadline_ms: u32,
-    /// Busy-wait this long before a due time instead of sleeping.
+    /// Poll without sleeping for this long before a due time.
     pub spin_ns: u64,
     pub rows: usize,
 }
@@ -157,13 +157,7 @@ impl Producer {
         self.connection.start()?;
         sys::sleep_until(self.session.start_ns());
         loop {
-            let mut now = sys::now_ns();
-            if let Some(due) = self.next_due_ns() {
-                while now < due && due - now <= self.spec.spin_ns {
-                    std::hint::spin_loop();
-                    now = sys::now_ns();
-                }
-            }
+            let now = sys::now_ns();
             let blocked = self.send_due(now)?;
             let flushed = self.connection.flush()?;
             if self.finished(now) {
@@ -197,16 +191,17 @@ impl Producer {
     }
 
     fn wait_ns(&self, now: u64, blocked: bool) -> u64 {
-        match self.next_due_ns() {
+        match (&self.spec.pace, self.next_due_ns()) {
             // Woken by the answer or the socket; the recheck only bounds the wait.
-            _ if blocked && matches!(self.spec.pace, Pace::Closed { .. }) => RECHECK_NS,
-            _ if blocked => IDLE_NS,
-            Some(due) => due
+            (Pace::Closed { .. }, _) if blocked => RECHECK_NS,
+            (Pace::Closed { .. }, _) => 0,
+            // Nothing left to wait within the spin: polls, so that confirms
+            // are read meanwhile.
+            (_, Some(due)) if !blocked => due
                 .saturating_sub(now)
                 .saturating_sub(self.spec.spin_ns)
                 .min(IDLE_NS * 20),
-            None if now >= self.session.end_ns() => IDLE_NS,
-            None => 0,
+            _ => IDLE_NS,
         }
     }
 

@@ -72,6 +72,8 @@ pub struct Shown {
     pub partitions: u16,
     pub warmup_s: f64,
     pub duration_s: f64,
+    pub spin_us: u64,
+    pub settle_sample: u64,
     pub pin_core: Option<usize>,
 }
 
@@ -346,6 +348,8 @@ fn shown(settings: &Settings) -> Shown {
         partitions: settings.partitions,
         warmup_s: settings.warmup.as_secs_f64(),
         duration_s: settings.duration.as_secs_f64(),
+        spin_us: settings.spin.as_micros() as u64,
+        settle_sample: settings.settle_sample,
         pin_core: settings.pin_core,
     }
 }
