@@ -67,6 +67,14 @@ fn bracketed(
     runs: impl FnOnce(&Settings) -> Result<Results, LoadError>,
 ) -> Result<bool, Failure> {
     settings.check().map_err(Failure::Usage)?;
+    if let Some(path) = &output.json {
+        // Found out before the run and not after it; an older result stays.
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(LoadError::io("cannot write the result file"))?;
+    }
     let probe = || {
         let dir = output.limits_dir.as_deref();
         dir.map(|dir| Limits::measure(dir, LIMITS_ROUNDS, output.pin_core))
