@@ -3,6 +3,7 @@
 //! `engine`, `driver`. Only `driver` does I/O, reads a clock, owns threads or
 //! draws random numbers; everything else is a pure state machine.
 
+pub mod driver;
 pub mod engine;
 pub mod group;
 pub mod io;

@@ -14,5 +14,7 @@ pub fn mono_ms() -> u64 {
 
 /// Wall clock, Unix time in milliseconds; 0 when it stands before 1970.
 pub fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }

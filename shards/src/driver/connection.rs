@@ -12,7 +12,7 @@ use wire::{
 };
 
 use super::{fd, local_event::LocalEvent, shard::Shard};
-use crate::engine::{error_frame, ConnKey, Event, HelloAnswer};
+use crate::engine::{error_frame, ConnKey, HelloAnswer};
 
 /// A peer that says nothing or dribbles is cut after this.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
@@ -62,7 +62,11 @@ struct Receive {
 
 impl Receive {
     fn new() -> Self {
-        Receive { bytes: vec![0; RECEIVE_START_BYTES], start: 0, end: 0 }
+        Receive {
+            bytes: vec![0; RECEIVE_START_BYTES],
+            start: 0,
+            end: 0,
+        }
     }
 
     /// The next whole frame, if it is here.
@@ -136,9 +140,11 @@ pub(super) async fn accept(shard: Rc<Shard>, mut stream: TcpStream) {
     let answer = shard.hello.judge(&header, receive.body(&header));
     receive.consume(&header);
     let (wished, window_bytes, correlation) = match answer {
-        HelloAnswer::Accept { shard, window_bytes, correlation } => {
-            (shard, window_bytes, correlation)
-        }
+        HelloAnswer::Accept {
+            shard,
+            window_bytes,
+            correlation,
+        } => (shard, window_bytes, correlation),
         HelloAnswer::Refuse(bytes) => return refuse(&mut stream, &bytes).await,
     };
     if receive.end > receive.start {
@@ -190,7 +196,9 @@ fn code_of(error: &WireError) -> ErrorCode {
 }
 
 async fn serve(shard: Rc<Shard>, stream: TcpStream, window_bytes: u32, correlation: u64) {
-    let Ok(writing) = fd::duplicate(&stream) else { return };
+    let Ok(writing) = fd::duplicate(&stream) else {
+        return;
+    };
     keep_alive(&writing);
     let mut writer = fd::adopt(writing);
     let reply = shard.hello.reply(shard.number, correlation);

@@ -30,7 +30,9 @@ const IN_PLACE: [(u64, &str); 2] = [(0xEF53, "ext4"), (0x5846_5342, "XFS")];
 pub enum DirectoryError {
     #[error("cannot create the data directory {path}: {source}; choose another with --data or fix its permissions")]
     Create { path: PathBuf, source: io::Error },
-    #[error("cannot write in the data directory {path}: {source}; check its permissions and free space")]
+    #[error(
+        "cannot write in the data directory {path}: {source}; check its permissions and free space"
+    )]
     Write { path: PathBuf, source: io::Error },
     #[error("another server uses the data directory {path}; stop it, or choose another directory with --data")]
     InUse { path: PathBuf },
@@ -111,12 +113,23 @@ impl DataDirectory {
             None => create_identity(path, new).map_err(write)?,
         };
         if let Some(asked) = asked_shards.filter(|asked| *asked != identity.place.shards) {
-            return Err(DirectoryError::Shards { stored: identity.place.shards, asked });
+            return Err(DirectoryError::Shards {
+                stored: identity.place.shards,
+                asked,
+            });
         }
         if identity.node != new.node {
-            return Err(DirectoryError::Node { stored: identity.node, asked: new.node });
+            return Err(DirectoryError::Node {
+                stored: identity.node,
+                asked: new.node,
+            });
         }
-        Ok(DataDirectory { path: path.to_owned(), identity, created, _lock: lock })
+        Ok(DataDirectory {
+            path: path.to_owned(),
+            identity,
+            created,
+            _lock: lock,
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -136,12 +149,18 @@ pub fn shard_directory(data: &Path, shard: u16) -> PathBuf {
 
 fn check_file_system(path: &Path) -> Result<(), DirectoryError> {
     let kind = statfs(path)
-        .map_err(|error| DirectoryError::Create { path: path.to_owned(), source: error.into() })?
+        .map_err(|error| DirectoryError::Create {
+            path: path.to_owned(),
+            source: error.into(),
+        })?
         .f_type as u64;
     if IN_PLACE.iter().any(|(known, _)| *known == kind) {
         Ok(())
     } else {
-        Err(DirectoryError::FileSystem { path: path.to_owned(), kind })
+        Err(DirectoryError::FileSystem {
+            path: path.to_owned(),
+            kind,
+        })
     }
 }
 
@@ -162,8 +181,12 @@ fn create_identity(path: &Path, new: NewDirectory) -> io::Result<Identity> {
         cookie: random_u64()?,
         place: ShardPlace::spread(new.data_groups, new.shards),
     };
-    let table: Vec<String> =
-        identity.place.shard_of_group.iter().map(|shard| shard.to_string()).collect();
+    let table: Vec<String> = identity
+        .place
+        .shard_of_group
+        .iter()
+        .map(|shard| shard.to_string())
+        .collect();
     let text = format!(
         "tidegate {FORMAT}\nnode {}\ncookie {:016x}\nlogs {}\ngroups {}\n",
         identity.node,
@@ -196,8 +219,10 @@ pub fn random_u64() -> io::Result<u64> {
 }
 
 fn read_identity(path: &Path) -> Result<Option<Identity>, DirectoryError> {
-    let refuse =
-        |reason: String| DirectoryError::Identity { path: path.to_owned(), reason };
+    let refuse = |reason: String| DirectoryError::Identity {
+        path: path.to_owned(),
+        reason,
+    };
     let file = match File::open(path.join("identity")) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -216,10 +241,14 @@ fn parse_identity(text: &str) -> Result<Identity, String> {
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
             .ok_or_else(|| format!("the line {name:?} is missing"))
     };
-    let bad = |name: &str| move |_| format!("the line {name:?} is not a number");
+    fn bad<E>(name: &str) -> impl FnOnce(E) -> String + '_ {
+        move |_| format!("the line {name:?} is not a number")
+    }
     let format: u32 = field("tidegate")?.parse().map_err(bad("tidegate"))?;
     if format != FORMAT {
-        return Err(format!("format {format}, and this build reads format {FORMAT}"));
+        return Err(format!(
+            "format {format}, and this build reads format {FORMAT}"
+        ));
     }
     let shards: u16 = field("logs")?.parse().map_err(bad("logs"))?;
     let table: Result<Vec<u16>, _> = field("groups")?.split(' ').map(str::parse).collect();
@@ -231,7 +260,10 @@ fn parse_identity(text: &str) -> Result<Identity, String> {
     Ok(Identity {
         node: field("node")?.parse().map_err(bad("node"))?,
         cookie: u64::from_str_radix(field("cookie")?, 16).map_err(bad("cookie"))?,
-        place: ShardPlace { shard_of_group, shards },
+        place: ShardPlace {
+            shard_of_group,
+            shards,
+        },
     })
 }
 
@@ -239,7 +271,11 @@ fn parse_identity(text: &str) -> Result<Identity, String> {
 mod tests {
     use super::*;
 
-    const NEW: NewDirectory = NewDirectory { node: 1, shards: 2, data_groups: 4 };
+    const NEW: NewDirectory = NewDirectory {
+        node: 1,
+        shards: 2,
+        data_groups: 4,
+    };
 
     fn open(path: &Path) -> Result<DataDirectory, DirectoryError> {
         DataDirectory::open(path, NEW, None, true)
@@ -262,14 +298,20 @@ mod tests {
     fn a_second_server_on_the_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let _held = open(dir.path()).unwrap();
-        assert!(matches!(open(dir.path()), Err(DirectoryError::InUse { .. })));
+        assert!(matches!(
+            open(dir.path()),
+            Err(DirectoryError::InUse { .. })
+        ));
     }
 
     #[test]
     fn a_foreign_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
-        assert!(matches!(open(dir.path()), Err(DirectoryError::Foreign { .. })));
+        assert!(matches!(
+            open(dir.path()),
+            Err(DirectoryError::Foreign { .. })
+        ));
     }
 
     #[test]
@@ -277,18 +319,37 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
         let other = DataDirectory::open(dir.path(), NEW, Some(3), true);
-        assert!(matches!(other, Err(DirectoryError::Shards { stored: 2, asked: 3 })));
+        assert!(matches!(
+            other,
+            Err(DirectoryError::Shards {
+                stored: 2,
+                asked: 3
+            })
+        ));
         let node = NewDirectory { node: 2, ..NEW };
         let other = DataDirectory::open(dir.path(), node, None, true);
-        assert!(matches!(other, Err(DirectoryError::Node { stored: 1, asked: 2 })));
+        assert!(matches!(
+            other,
+            Err(DirectoryError::Node {
+                stored: 1,
+                asked: 2
+            })
+        ));
     }
 
     #[test]
     fn a_damaged_identity_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        for text in ["", "tidegate 2\n", "tidegate 1\nnode 1\ncookie 0\nlogs 1\ngroups 0 7\n"] {
+        for text in [
+            "",
+            "tidegate 2\n",
+            "tidegate 1\nnode 1\ncookie 0\nlogs 1\ngroups 0 7\n",
+        ] {
             fs::write(dir.path().join("identity"), text).unwrap();
-            assert!(matches!(open(dir.path()), Err(DirectoryError::Identity { .. })));
+            assert!(matches!(
+                open(dir.path()),
+                Err(DirectoryError::Identity { .. })
+            ));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
 };
 
 use glommio::net::TcpStream;
@@ -12,29 +12,18 @@ use glommio::net::TcpStream;
 /// # Errors
 /// No descriptor is left.
 pub(super) fn duplicate(stream: &TcpStream) -> io::Result<OwnedFd> {
-    // SAFETY: the stream owns its descriptor and outlives this borrow, which
-    // ends with the call.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) };
-    borrowed.try_clone_to_owned()
+    borrow(stream).try_clone_to_owned()
 }
 
 /// A stream of this executor from a free descriptor.
 pub(super) fn adopt(fd: OwnedFd) -> TcpStream {
-    TcpStream::from(socket2::Socket::from(fd))
+    // SAFETY: the descriptor is owned here and given up to the stream, which
+    // closes it; it is a connected TCP socket, as `duplicate` made it from one.
+    unsafe { TcpStream::from_raw_fd(fd.into_raw_fd()) }
 }
 
-/// Takes a shared lock on an open file's description, without waiting. The
-/// lock lives as long as the description, so it also outlives a killed process
-/// until its last write has landed.
-///
-/// # Errors
-/// Somebody holds an exclusive lock.
-pub(super) fn lock_shared(file: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: `flock` takes a descriptor and touches no memory of ours.
-    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+/// Borrows the descriptor of something that owns one.
+pub(super) fn borrow(owner: &impl AsRawFd) -> BorrowedFd<'_> {
+    // SAFETY: the borrow cannot outlive the owner, which keeps it open.
+    unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
 }

@@ -22,11 +22,13 @@ impl Helper {
         let (jobs, work) = flume::bounded::<Job>(WAITING_JOBS);
         for number in 0..threads {
             let work = work.clone();
-            thread::Builder::new().name(format!("helper-{number}")).spawn(move || {
-                while let Ok(job) = work.recv() {
-                    job();
-                }
-            })?;
+            thread::Builder::new()
+                .name(format!("helper-{number}"))
+                .spawn(move || {
+                    while let Ok(job) = work.recv() {
+                        job();
+                    }
+                })?;
         }
         Ok(Helper { jobs })
     }

@@ -52,7 +52,8 @@ pub(super) async fn run(shard: Rc<Shard>, listener: TcpListener) {
 }
 
 async fn turn_away(mut stream: TcpStream) {
-    let message = "the server has as many connections as it may; close some or raise max_connections";
+    let message =
+        "the server has as many connections as it may; close some or raise max_connections";
     let bytes = error_frame(0, ErrorCode::LimitReached, message);
     // The peer may be gone already: nothing to tell then.
     let _ = stream.write_all(&bytes).await;

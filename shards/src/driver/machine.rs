@@ -55,14 +55,16 @@ pub(super) fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Identity of this boot of the host; memory of an earlier one is gone.
+/// Identity of this boot of the host; what an earlier one had in memory is gone.
 ///
 /// # Errors
 /// `/proc` is not mounted.
-pub(super) fn boot_id() -> io::Result<String> {
+pub(super) fn boot_id() -> io::Result<u128> {
     // Tests stand in for a reboot by another id.
-    if let Ok(id) = std::env::var("TIDEGATE_TEST_BOOT_ID") {
-        return Ok(id);
-    }
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
+    let text = match std::env::var("TIDEGATE_TEST_BOOT_ID") {
+        Ok(text) => text,
+        Err(_) => std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?,
+    };
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).map_err(io::Error::other)
 }

@@ -12,9 +12,16 @@ const MAILBOX_LETTERS: usize = 4096;
 pub(super) enum Letter {
     Message(ShardMessage),
     /// A connection whose hello wished this shard.
-    Adopt { socket: OwnedFd, window_bytes: u32, correlation: u64 },
+    Adopt {
+        socket: OwnedFd,
+        window_bytes: u32,
+        correlation: u64,
+    },
     /// A helper prepared a segment (or could not).
-    Segment { sequence: u64, result: Result<(), IoFailure> },
+    Segment {
+        sequence: u64,
+        result: Result<(), IoFailure>,
+    },
     /// Every shard serves: accept connections.
     Accept,
     Drain,
@@ -50,7 +57,9 @@ impl Outbox {
         if waiting.is_empty() {
             match self.to.try_send(letter) {
                 Ok(()) => return,
-                Err(flume::TrySendError::Full(letter) | flume::TrySendError::Disconnected(letter)) => {
+                Err(
+                    flume::TrySendError::Full(letter) | flume::TrySendError::Disconnected(letter),
+                ) => {
                     waiting.push_back(letter);
                 }
             }

@@ -26,6 +26,7 @@ mod clock;
 mod connection;
 mod data_directory;
 mod fd;
+pub mod fs_disk;
 mod helper;
 mod listener;
 mod local_event;

@@ -9,8 +9,8 @@ use std::{
 
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions};
 
-use super::fd;
-use crate::log::{segment_file_name, IoFailure};
+use super::{fd, fs_disk};
+use crate::log::{segment_name, IoFailure};
 
 struct Files {
     plain: Rc<DmaFile>,
@@ -25,7 +25,10 @@ pub(super) struct Segments {
 
 impl Segments {
     pub(super) fn new(directory: PathBuf) -> Self {
-        Segments { directory, open: RefCell::new(BTreeMap::new()) }
+        Segments {
+            directory,
+            open: RefCell::new(BTreeMap::new()),
+        }
     }
 
     /// Forgets every descriptor: the log was reopened.
@@ -37,10 +40,13 @@ impl Segments {
         if let Some(files) = self.open.borrow().get(&sequence) {
             return Ok(files.clone());
         }
-        let path = self.directory.join(segment_file_name(sequence));
+        let path = self.directory.join(segment_name(sequence));
         let plain = open(&path, 0).await?;
         let dsync = open(&path, libc::O_DSYNC).await?;
-        let files = Rc::new(Files { plain: Rc::new(plain), dsync: Rc::new(dsync) });
+        let files = Rc::new(Files {
+            plain: Rc::new(plain),
+            dsync: Rc::new(dsync),
+        });
         self.open.borrow_mut().insert(sequence, files.clone());
         Ok(files)
     }
@@ -88,7 +94,11 @@ impl Segments {
         len: u32,
     ) -> Result<Vec<u8>, IoFailure> {
         let files = self.files(sequence).await?;
-        let read = files.plain.read_at_aligned(offset, len as usize).await.map_err(failure)?;
+        let read = files
+            .plain
+            .read_at_aligned(offset, len as usize)
+            .await
+            .map_err(failure)?;
         if read.len() < len as usize {
             return Err(IoFailure {
                 message: format!("short read: {} of {len} bytes", read.len()),
@@ -107,7 +117,7 @@ async fn open(path: &Path, flags: i32) -> Result<DmaFile, IoFailure> {
         .dma_open(path)
         .await
         .map_err(failure)?;
-    fd::lock_shared(&file).map_err(|error| IoFailure {
+    fs_disk::lock_shared(fd::borrow(&file)).map_err(|error| IoFailure {
         message: format!("locking {}: {error}", path.display()),
         out_of_space: false,
     })?;

@@ -5,10 +5,7 @@ use std::{
     io,
     net::SocketAddr,
     path::PathBuf,
-    sync::{
-        atomic::{AtomicI64, AtomicU64},
-        Arc,
-    },
+    sync::{atomic::AtomicI64, Arc},
     time::{Duration, Instant},
 };
 
@@ -25,7 +22,7 @@ use super::{
 };
 use crate::{
     engine::{EngineConfig, HelloFacts, Notice},
-    log::{DeviceProbe, LogOptions, SyncMethod},
+    log::{LogOptions, SyncMethod},
 };
 
 /// A start that is not serving by then has hung: say so.
@@ -75,7 +72,10 @@ pub enum StartError {
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     #[error("cannot listen on {address}: {source}; another program may use the port: choose one with --listen")]
-    Listen { address: SocketAddr, source: io::Error },
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
     #[error("{0}")]
     Log(String),
     #[error("shard {shard} did not start: {reason}")]
@@ -93,7 +93,6 @@ pub struct Server {
     pub identity: Identity,
     /// The data directory was created by this start.
     pub created: bool,
-    pub probe: DeviceProbe,
     pub sync_method: SyncMethod,
     mail: Vec<Sender>,
     reports: flume::Receiver<Report>,
@@ -121,8 +120,7 @@ impl Server {
         };
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
-        let probe = bringup::probe(directory.path()).map_err(StartError::Log)?;
-        let sync_method = options.sync_method.unwrap_or(probe.method);
+        let sync_method = options.sync_method.unwrap_or(SyncMethod::Dsync);
         let clean = bringup::take_clean_markers(directory.path()).map_err(StartError::Log)?;
         let clean = Arc::new(clean);
         let (reports_in, reports) = flume::unbounded();
@@ -139,7 +137,6 @@ impl Server {
             address,
             identity: directory.identity.clone(),
             created: directory.created,
-            probe,
             sync_method,
             mail,
             reports,
@@ -155,7 +152,10 @@ impl Server {
         let mut serving = 0;
         while serving < self.mail.len() {
             match self.reports.recv_deadline(deadline) {
-                Ok(Report::Notice { notice: Notice::Serving, .. }) => serving += 1,
+                Ok(Report::Notice {
+                    notice: Notice::Serving,
+                    ..
+                }) => serving += 1,
                 Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
                 Ok(Report::Failed { shard, reason }) => {
                     return Err(StartError::Shard { shard, reason })
@@ -232,7 +232,10 @@ impl Launch<'_> {
         let shards = self.directory.identity.place.shards;
         let (senders, receivers) = mailboxes(shards);
         let helper = Helper::start(HELPER_THREADS).map_err(StartError::Thread)?;
-        let crowd = Crowd { now: Arc::new(AtomicI64::new(0)), most: self.most_connections() };
+        let crowd = Crowd {
+            now: Arc::new(AtomicI64::new(0)),
+            most: self.most_connections(),
+        };
         for (shard, mail) in receivers.into_iter().enumerate() {
             let shard = shard as u16;
             let bringup = Bringup {
@@ -245,7 +248,10 @@ impl Launch<'_> {
                 },
                 directory: self.directory.shard(shard),
                 cookie: self.directory.identity.cookie,
-                log: LogOptions { sync_method: self.sync_method, ..self.options.log.clone() },
+                log: LogOptions {
+                    sync_method: self.sync_method,
+                    ..self.options.log.clone()
+                },
                 clean: self.clean.clone(),
                 listen: self.address,
                 senders: senders.clone(),
@@ -253,7 +259,6 @@ impl Launch<'_> {
                 helper: helper.clone(),
                 reports: self.reports.clone(),
                 crowd: crowd.clone(),
-                opens: Arc::new(AtomicU64::new(0)),
             };
             let placement = self.placement(shard);
             LocalExecutorBuilder::new(placement)
@@ -261,7 +266,10 @@ impl Launch<'_> {
                 .io_memory(self.options.io_memory)
                 .preempt_timer(Duration::from_millis(1))
                 .spawn(move || bringup.run())
-                .map_err(|error| StartError::Shard { shard, reason: error.to_string() })?;
+                .map_err(|error| StartError::Shard {
+                    shard,
+                    reason: error.to_string(),
+                })?;
         }
         Ok(senders)
     }
@@ -292,7 +300,12 @@ impl Launch<'_> {
     /// Each connection holds two descriptors.
     fn most_connections(&self) -> i64 {
         let by_descriptors = machine::descriptors().saturating_sub(RESERVED_DESCRIPTORS) / 2;
-        let most = self.options.max_connections.unwrap_or(u64::MAX).min(by_descriptors).max(1);
+        let most = self
+            .options
+            .max_connections
+            .unwrap_or(u64::MAX)
+            .min(by_descriptors)
+            .max(1);
         i64::try_from(most).unwrap_or(i64::MAX)
     }
 }
@@ -307,7 +320,9 @@ fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
         socket.bind(&address.into())?;
         socket.listen(1)?;
         let bound = socket.local_addr()?;
-        bound.as_socket().ok_or_else(|| io::Error::other("not an IP address"))
+        bound
+            .as_socket()
+            .ok_or_else(|| io::Error::other("not an IP address"))
     };
     bind().map_err(|source| StartError::Listen { address, source })
 }

@@ -16,6 +16,7 @@ use glommio::{io::DmaBuffer, TaskQueueHandle};
 use wire::{error::ErrorCode, error::WireError, frame::FrameHeader};
 
 use super::{
+    bringup::CleanMarkers,
     clock,
     connection::{self, Socket},
     helper::Helper,
@@ -36,12 +37,23 @@ const LETTER_BUDGET: usize = 256;
 /// What a shard tells the process.
 #[derive(Debug)]
 pub enum Report {
-    Notice { shard: u16, notice: Notice },
+    Notice {
+        shard: u16,
+        notice: Notice,
+    },
     /// The shard could not start or go on.
-    Failed { shard: u16, reason: String },
+    Failed {
+        shard: u16,
+        reason: String,
+    },
     /// Drained: everything is durable up to the end, nothing is in flight.
-    Drained { shard: u16, quiet: bool },
-    Listening { shard: u16 },
+    Drained {
+        shard: u16,
+        quiet: bool,
+    },
+    Listening {
+        shard: u16,
+    },
 }
 
 /// Connections of the whole process, and how many there may be.
@@ -63,6 +75,7 @@ pub(super) struct ShardParts {
     pub reports: flume::Sender<Report>,
     pub crowd: Crowd,
     pub listen: std::net::SocketAddr,
+    pub clean: Arc<CleanMarkers>,
     /// Creates, zeroes and syncs a segment file; runs on a helper.
     pub prepare: Arc<dyn Fn(u64) -> Result<(), IoFailure> + Send + Sync>,
 }
@@ -131,7 +144,9 @@ impl Shard {
         loop {
             self.turn.wait().await;
             let mut effects = self.effects.take();
-            self.engine.borrow_mut().end_turn(clock::mono_ms(), &mut effects);
+            self.engine
+                .borrow_mut()
+                .end_turn(clock::mono_ms(), &mut effects);
             for effect in effects.drain(..) {
                 self.execute(effect);
             }
@@ -165,7 +180,12 @@ impl Shard {
                 self.event(Event::Message(message));
             }
             Effect::ToShard { shard, message } => self.send(shard, Letter::Message(message)),
-            Effect::Read { id, segment, offset, len } => {
+            Effect::Read {
+                id,
+                segment,
+                offset,
+                len,
+            } => {
                 let shard = self.clone();
                 self.spawn(async move {
                     let read = shard.parts.segments.read(segment, offset, len).await;
@@ -177,7 +197,10 @@ impl Shard {
                 if matches!(notice, Notice::Latched { .. }) {
                     self.latched.set();
                 }
-                self.report(Report::Notice { shard: self.number, notice });
+                self.report(Report::Notice {
+                    shard: self.number,
+                    notice,
+                });
             }
         }
     }
@@ -185,8 +208,18 @@ impl Shard {
     fn execute_log(self: &Rc<Self>, effect: LogEffect<DmaBuffer>) {
         let shard = self.clone();
         match effect {
-            LogEffect::Write { id, segment, offset, buffer, dsync } => self.spawn(async move {
-                let result = shard.parts.segments.write(segment, offset, buffer, dsync).await;
+            LogEffect::Write {
+                id,
+                segment,
+                offset,
+                buffer,
+                dsync,
+            } => self.spawn(async move {
+                let result = shard
+                    .parts
+                    .segments
+                    .write(segment, offset, buffer, dsync)
+                    .await;
                 shard.event(Event::Written { id, result });
             }),
             LogEffect::Sync { id, segments } => self.spawn(async move {
@@ -203,7 +236,10 @@ impl Shard {
                 });
                 if !handed {
                     let message = "the helper threads are overloaded".to_owned();
-                    let result = Err(IoFailure { message, out_of_space: false });
+                    let result = Err(IoFailure {
+                        message,
+                        out_of_space: false,
+                    });
                     self.event(Event::SegmentReady { sequence, result });
                 }
             }
@@ -233,7 +269,11 @@ impl Shard {
     fn open(self: &Rc<Self>, letter: Letter) {
         match letter {
             Letter::Message(message) => self.event(Event::Message(message)),
-            Letter::Adopt { socket, window_bytes, correlation } => {
+            Letter::Adopt {
+                socket,
+                window_bytes,
+                correlation,
+            } => {
                 let shard = self.clone();
                 self.spawn(async move {
                     shard.count_connection(1);
@@ -281,7 +321,14 @@ impl Shard {
         window_bytes: u32,
         correlation: u64,
     ) {
-        self.send(shard, Letter::Adopt { socket, window_bytes, correlation });
+        self.send(
+            shard,
+            Letter::Adopt {
+                socket,
+                window_bytes,
+                correlation,
+            },
+        );
     }
 
     // --- connections ---
@@ -306,7 +353,9 @@ impl Shard {
     }
 
     pub(super) fn protocol_error(&self, conn: ConnKey, code: ErrorCode, error: &WireError) {
-        self.engine.borrow_mut().refuse_connection(conn, code, error.to_string());
+        self.engine
+            .borrow_mut()
+            .refuse_connection(conn, code, error.to_string());
         self.turn.set();
     }
 
@@ -356,7 +405,15 @@ impl Shard {
             self.turn.set();
             glommio::timer::sleep(DRAIN_PAUSE).await;
         }
-        self.report(Report::Drained { shard: self.number, quiet });
+        let marker = self.with_engine(|engine| engine.log().clean_marker());
+        if let Some(marker) = marker.filter(|_| quiet) {
+            self.parts.clean.add(marker);
+        }
+        let quiet = quiet && marker.is_some();
+        self.report(Report::Drained {
+            shard: self.number,
+            quiet,
+        });
     }
 
     /// Runs `look` on the engine; never across an await.
@@ -369,20 +426,34 @@ impl Shard {
         for socket in self.sockets.borrow().values() {
             socket.close();
         }
-        self.parts.segments.clear();
         *self.engine.borrow_mut() = engine;
         for shard in 0..self.hello.shards {
             if shard != self.number {
                 let from = self.number;
-                self.send(shard, Letter::Message(ShardMessage::Reopened { shard: from }));
+                self.send(
+                    shard,
+                    Letter::Message(ShardMessage::Reopened { shard: from }),
+                );
             }
         }
         self.turn.set();
     }
 
+    /// Closes the segment descriptors, so that their locks are free.
+    pub(super) fn close_segments(&self) {
+        self.parts.segments.clear();
+    }
+
+    pub(super) fn reports(&self) -> flume::Sender<Report> {
+        self.parts.reports.clone()
+    }
+
     pub(super) fn problem(&self, message: &str) {
         let notice = Notice::Problem(message.to_owned());
-        self.report(Report::Notice { shard: self.number, notice });
+        self.report(Report::Notice {
+            shard: self.number,
+            notice,
+        });
     }
 
     pub(super) fn report(&self, report: Report) {

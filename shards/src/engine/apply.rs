@@ -108,6 +108,9 @@ impl Applier<'_> {
                     return Ok(Applied::Nothing);
                 };
                 for (offset, attempt) in items.iter() {
+                    if !slot.is_named(offset) {
+                        continue;
+                    }
                     slot.machine
                         .apply_settle(kind, due_ms, &[(offset, attempt)]);
                 }
@@ -160,6 +163,7 @@ impl Applier<'_> {
                     return Ok(Applied::Nothing);
                 };
                 let keep: Vec<(u64, u32)> = keep.iter().collect();
+                let below = slot.gap_at.unwrap_or(below).min(below);
                 let records = slot.machine.apply_purge(below, &keep);
                 Ok(Applied::Purged { key, records })
             }
@@ -250,6 +254,7 @@ impl Applier<'_> {
             highest_known_confirmed_next: 0,
         });
         slot.generation = generation;
+        slot.gap_at = None;
         // Everything of an older generation may have been handed out.
         slot.machine
             .flag_redelivered_below(slot.machine.next_offset());

@@ -9,12 +9,12 @@ use super::{
     apply::{Applied, Applier},
     core::{map, Engine, Map},
     directory::Directory,
-    gates::GroupSlot,
+    gates::{GroupSlot, Origin},
     meta::MetaSlot,
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     turn::Timers,
-    types::{EngineConfig, Notice, ShardMessage},
+    types::{EngineConfig, Memory, Notice, ShardMessage},
 };
 use crate::{
     group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered},
@@ -98,9 +98,13 @@ impl Boot {
                 Ok(())
             }
             ItemKind::Entry => {
+                let gap = item.index != recovered.last_index + 1;
                 recovered.last_index = item.index;
                 recovered.last_term = item.term;
                 let generation = recovered.state.generation;
+                if gap {
+                    self.note_gap(GroupId(group));
+                }
                 if payload.is_empty() {
                     return Ok(());
                 }
@@ -111,6 +115,18 @@ impl Boot {
                         reason,
                     })
             }
+        }
+    }
+
+    /// Entries of the group are missing: offsets from here on are not those
+    /// that were given out.
+    fn note_gap(&mut self, group: GroupId) {
+        for slot in self
+            .partitions
+            .values_mut()
+            .filter(|slot| slot.group == group)
+        {
+            slot.gap_at.get_or_insert(slot.machine.next_offset());
         }
     }
 
@@ -161,9 +177,22 @@ impl Boot {
         }
     }
 
-    /// Builds the engine over a writer whose segments have `segment_bytes`. `amnesiac`: the log may have forgotten something it
-    /// answered, so that its groups that answer at written go on only as a new
-    /// generation, by order of group 0.
+    /// Group 0 of a lone node whose own memory is in doubt: nobody else can
+    /// order its new generation.
+    fn own_order(&self, mut recovered: Recovered) -> Recovered {
+        let state = &mut recovered.state;
+        state.generation += 1;
+        state.peer = PeerId::new(self.config.node, self.meta.next_join_number());
+        state.voters = vec![state.peer.0];
+        state.vote = 0;
+        state.base_index = recovered.last_index;
+        state.base_term = recovered.last_term;
+        recovered
+    }
+
+    /// Builds the engine over a writer whose segments have `segment_bytes`.
+    /// Groups whose memory is in doubt go on only as a new generation, by order
+    /// of group 0.
     ///
     /// # Errors
     /// Raft refused what was recovered.
@@ -171,7 +200,7 @@ impl Boot {
         mut self,
         log: LogWriter<B>,
         segment_bytes: u64,
-        amnesiac: bool,
+        memory: Memory,
     ) -> Result<Engine<B>, BootError> {
         let shard = self.config.shard;
         for slot in self.partitions.values_mut() {
@@ -183,13 +212,20 @@ impl Boot {
         let mut groups = BTreeMap::new();
         let mut awaiting = BTreeMap::new();
         let mut outbound = Vec::new();
+        let mut reorder = None;
         for group in 0..self.config.place.shard_of_group.len() as u32 {
             let id = GroupId(group);
             if self.config.place.shard_of(id) != Some(shard) {
                 continue;
             }
-            let recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
-            if amnesiac && recovered.state.answers_at == Boundary::Written {
+            let mut recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
+            let forgot = memory.durable_memory_lost
+                || memory.amnesiac && recovered.state.answers_at == Boundary::Written;
+            if forgot && id == GroupId::META {
+                recovered = self.own_order(recovered);
+                reorder = Some(recovered.state.clone());
+            }
+            if forgot && id != GroupId::META {
                 let (generation, peer) = (recovered.state.generation, recovered.state.peer);
                 let ask = ShardMessage::RecoverGroup {
                     shard,
@@ -240,6 +276,7 @@ impl Boot {
             serving: false,
             latched: false,
             awaiting_recovery: awaiting,
+            own_order: reorder,
             directory_known: false,
             config: self.config,
             log,
@@ -258,7 +295,7 @@ impl<B: BatchBuffer> Engine<B> {
             .values()
             .filter_map(|slot| {
                 let generation = self.groups.get(&slot.group.0)?.group.generation();
-                let next = slot.machine.next_offset();
+                let next = slot.gap_at.unwrap_or(slot.machine.next_offset());
                 (slot.generation < generation).then_some((slot.group, slot.key, generation, next))
             })
             .collect();
@@ -315,8 +352,28 @@ impl<B: BatchBuffer> Engine<B> {
             for shard in 0..self.config.place.shards {
                 self.send_directory(shard);
             }
+            self.note_own_order();
         }
         self.check_serving();
+    }
+
+    /// Group 0 writes down its own new identity, so that the number is never
+    /// given out again.
+    fn note_own_order(&mut self) {
+        let Some(state) = self.own_order.take() else {
+            return;
+        };
+        let command = MetaCommand::Recovered {
+            group: GroupId::META.0,
+            generation: state.generation,
+            retired_peer: 0,
+            new_peer: state.peer.0,
+        };
+        if let Err((_, reason)) = self.try_propose_meta(&command, Origin::Nobody) {
+            self.notices.push(Notice::Problem(format!(
+                "group 0's new identity was not noted: {reason}"
+            )));
+        }
     }
 
     /// Sends all declarations to a shard; nothing while group 0 does not serve

@@ -71,6 +71,8 @@ pub struct Engine<B> {
     pub(super) latched: bool,
     /// Groups that wait for group 0's order before they may lead.
     pub(super) awaiting_recovery: BTreeMap<u32, crate::group::Recovered>,
+    /// Group 0's new identity, if it had to give itself one.
+    pub(super) own_order: Option<crate::group::GroupState>,
     pub(super) directory_known: bool,
 }
 
@@ -127,9 +129,12 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         if kind == Kind::Publish {
+            // One publish may always be under way, however long: a record at
+            // its limit must fit through a small window.
+            let alone = connection.unanswered == 0;
             connection.unanswered += body.len() as u64;
             let window = u64::from(self.config.window_bytes);
-            if connection.unanswered > window {
+            if connection.unanswered > window && !alone {
                 let message = format!(
                     "{} unanswered publish bytes exceed the window of {window} granted in hello; wait for confirms",
                     connection.unanswered

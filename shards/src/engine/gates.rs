@@ -159,7 +159,7 @@ impl<B: BatchBuffer> Engine<B> {
                     }
                 }
             }
-            GateAction::Settles { key, replies } => self.confirm_settles(key, &replies, met),
+            GateAction::Settles { key, replies } => self.confirm_settles(key, replies, met),
             GateAction::Mark { key, mark } => {
                 if let Some(slot) = self.partitions.get_mut(&key) {
                     slot.machine.open_mark(mark);

@@ -42,5 +42,5 @@ pub use core::Engine;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
 pub use types::{
-    ConnKey, Effect, EngineConfig, Event, Notice, ReadResult, ShardMessage, ShardPlace,
+    ConnKey, Effect, EngineConfig, Event, Memory, Notice, ReadResult, ShardMessage, ShardPlace,
 };

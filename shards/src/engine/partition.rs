@@ -1,6 +1,9 @@
 //! A partition as the engine holds it: the state machine and its frontiers.
 
-use wire::{message::LossReport, vocabulary::Mode};
+use wire::{
+    message::{LossReport, RefusedSettle},
+    vocabulary::Mode,
+};
 
 use super::types::ConnKey;
 use crate::{
@@ -16,11 +19,13 @@ pub(super) struct PartitionKey {
 }
 
 /// A settle frame whose items were gathered into the turn's command.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct SettleReply {
     pub conn: ConnKey,
     pub correlation: u64,
     pub accepted: u32,
+    /// Answered in the same frame, when the gate of the accepted ones opens.
+    pub refused: Vec<RefusedSettle>,
 }
 
 pub(super) struct PartitionSlot {
@@ -31,6 +36,9 @@ pub(super) struct PartitionSlot {
     /// Generation of the history the offsets belong to.
     pub generation: u32,
     pub losses: Vec<LossReport>,
+    /// Replay only: entries are missing, and offsets from here on differ from
+    /// those that settles of this generation name.
+    pub gap_at: Option<u64>,
     /// Exclusive end of what is durable; `machine.next_offset()` is the
     /// written end, since nothing is applied before it is written.
     pub durable_next: u64,
@@ -60,6 +68,7 @@ impl PartitionSlot {
             machine: Partition::new(spec),
             generation,
             losses: Vec::new(),
+            gap_at: None,
             durable_next: 0,
             unsynced_bytes: 0,
             acknowledges: Vec::new(),
@@ -69,5 +78,11 @@ impl PartitionSlot {
             armed_ms: u64::MAX,
             read_pause_until_ms: 0,
         }
+    }
+
+    /// False for an offset behind a gap: it may be another record's now, and a
+    /// record is rather delivered again than lost.
+    pub(super) fn is_named(&self, offset: u64) -> bool {
+        self.gap_at.is_none_or(|gap| offset < gap)
     }
 }

@@ -191,6 +191,9 @@ pub(super) fn refused_by_log(error: GroupError) -> Refusal {
             ErrorCode::Overloaded,
             format!("{bytes} bytes wait to be written and the bound is reached; publish slower or retry"),
         ),
+        GroupError::Log(error @ AppendError::TooLarge { .. }) => {
+            (ErrorCode::TooLarge, error.to_string())
+        }
         GroupError::Log(AppendError::Latched) => (
             ErrorCode::Latched,
             "the log of this shard met an I/O error and is latched; retry later".to_owned(),

@@ -103,25 +103,25 @@ impl<B: BatchBuffer> Engine<B> {
                 });
             }
         }
-        if !refused.is_empty() {
-            // What was refused is answered at once; the rest follows its gate.
-            self.answer_settle(conn, correlation, 0, None, refused);
+        if accepted == 0 || !wants_confirm {
+            // Nothing waits for a gate, or nobody asked: refusals go at once.
+            if wants_confirm || !refused.is_empty() {
+                self.answer_settle(conn, correlation, 0, None, std::mem::take(&mut refused));
+            }
         }
         if accepted > 0 {
-            let reply = SettleReply {
+            let reply = wants_confirm.then_some(SettleReply {
                 conn,
                 correlation,
                 accepted,
-            };
+                refused,
+            });
             if gathered {
-                self.gather(key, wants_confirm.then_some(reply));
+                self.gather(key, reply);
             } else {
-                let replies = wants_confirm.then_some(reply).into_iter().collect();
                 let delay_ms = settle.delay_ms.to_native();
-                self.propose_by_due(key, kind, delay_ms, &ids, replies);
+                self.propose_by_due(key, kind, delay_ms, &ids, reply.into_iter().collect());
             }
-        } else if wants_confirm && settle.items.is_empty() {
-            self.answer_settle(conn, correlation, 0, None, Vec::new());
         }
         self.scratch = ids;
     }
@@ -275,7 +275,7 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn confirm_settles(
         &mut self,
         key: PartitionKey,
-        replies: &[SettleReply],
+        replies: Vec<SettleReply>,
         met: Boundary,
     ) {
         debug_assert!(self.partitions.contains_key(&key) || !replies.is_empty());
@@ -285,7 +285,7 @@ impl<B: BatchBuffer> Engine<B> {
                 reply.correlation,
                 reply.accepted,
                 Some(met),
-                Vec::new(),
+                reply.refused,
             );
         }
     }

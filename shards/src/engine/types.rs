@@ -80,6 +80,17 @@ pub struct EngineConfig {
     pub server: String,
 }
 
+/// What the log remembers of its promises, as opening it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// It may have forgotten something it answered at written: groups that
+    /// answer at written go on only as a new generation.
+    pub amnesiac: bool,
+    /// It may have forgotten something it answered at durable: every group
+    /// goes on only as a new generation.
+    pub durable_memory_lost: bool,
+}
+
 /// What happened.
 pub enum Event<'a> {
     /// A connection of this shard finished its hello.
@@ -157,6 +168,8 @@ pub enum Effect<B> {
 pub enum Notice {
     /// Every group leads and serves.
     Serving,
+    /// What opening the log found and did.
+    Recovered { text: String },
     /// The log is latched.
     Latched { cause: String },
     /// A new generation began; what was at or above `first_lost` is gone.

@@ -1,0 +1,116 @@
+//! The clean marker: proof that every log of a data directory was stopped with
+//! everything durable. One small file holds all logs' markers; it is removed,
+//! and the directory synced, before any of them is opened.
+//!
+//! Little-endian: magic `TIDECLN1`, u32 count, then per log: id u128, open
+//! counter u64, end u64, checksum u64; at the end XXH3-64 of all before.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::bytes::{get_u128, get_u32, get_u64};
+use super::position::{LogId, LogPosition};
+use crate::io::{Disk, DiskError};
+
+/// The markers' file, in the data directory.
+pub const CLEAN_FILE: &str = "clean";
+
+const MAGIC: [u8; 8] = *b"TIDECLN1";
+const MARKER_BYTES: usize = 40;
+const MAX_FILE_BYTES: usize = 64 * 1024;
+
+/// Where one log ended when it was stopped, everything durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleanMarker {
+    pub log_id: LogId,
+    /// The open that was stopped.
+    pub open_counter: u64,
+    pub end: LogPosition,
+    /// Header checksum of the last batch, 0 if the log is empty.
+    pub checksum: u64,
+}
+
+impl CleanMarker {
+    /// The file for these logs.
+    pub fn encode_all(markers: &[CleanMarker]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(20 + markers.len() * MARKER_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&(markers.len() as u32).to_le_bytes());
+        for marker in markers {
+            bytes.extend_from_slice(&marker.log_id.0.to_le_bytes());
+            bytes.extend_from_slice(&marker.open_counter.to_le_bytes());
+            bytes.extend_from_slice(&marker.end.0.to_le_bytes());
+            bytes.extend_from_slice(&marker.checksum.to_le_bytes());
+        }
+        let checksum = xxh3_64(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The markers in a file, or `None` if it is not whole.
+    pub fn decode_all(bytes: &[u8]) -> Option<Vec<CleanMarker>> {
+        let body = bytes.get(..bytes.len().checked_sub(8)?)?;
+        if !body.starts_with(&MAGIC) || get_u64(bytes, body.len())? != xxh3_64(body) {
+            return None;
+        }
+        let entries = body.get(12..)?.chunks_exact(MARKER_BYTES);
+        if !entries.remainder().is_empty() || entries.len() != get_u32(body, 8)? as usize {
+            return None;
+        }
+        entries
+            .map(|entry| {
+                Some(CleanMarker {
+                    log_id: LogId(get_u128(entry, 0)?),
+                    open_counter: get_u64(entry, 16)?,
+                    end: LogPosition(get_u64(entry, 24)?),
+                    checksum: get_u64(entry, 32)?,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Reads the data directory's markers and removes the file, durably: call it
+/// before opening any log. A file that is not whole counts as absent.
+pub fn take_clean_markers(data: &dyn Disk) -> Result<Vec<CleanMarker>, DiskError> {
+    let bytes = data.read_small(CLEAN_FILE, MAX_FILE_BYTES)?;
+    let Some(bytes) = bytes else {
+        return Ok(Vec::new());
+    };
+    data.remove(CLEAN_FILE)?;
+    data.sync_dir()?;
+    Ok(CleanMarker::decode_all(&bytes).unwrap_or_default())
+}
+
+/// Records a clean stop of all logs; call it when every one is at rest.
+pub fn put_clean_markers(data: &dyn Disk, markers: &[CleanMarker]) -> Result<(), DiskError> {
+    data.replace_small(CLEAN_FILE, &CleanMarker::encode_all(markers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_round_trip_and_damage_is_noticed() {
+        let markers: Vec<_> = (1..4)
+            .map(|n| CleanMarker {
+                log_id: LogId(n),
+                open_counter: 5,
+                end: LogPosition(n as u64 * 4096),
+                checksum: 9,
+            })
+            .collect();
+        let bytes = CleanMarker::encode_all(&markers);
+        assert_eq!(CleanMarker::decode_all(&bytes), Some(markers));
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert_eq!(CleanMarker::decode_all(&bad), None, "byte {at}");
+            assert_eq!(CleanMarker::decode_all(&bytes[..at]), None, "length {at}");
+        }
+        assert_eq!(
+            CleanMarker::decode_all(&CleanMarker::encode_all(&[])),
+            Some(vec![])
+        );
+    }
+}

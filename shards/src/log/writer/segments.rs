@@ -1,0 +1,121 @@
+//! Which segments are ready to be written, and asking for the next ones.
+
+use crate::log::contract::IoFailure;
+
+const FIRST_RETRY_MS: u64 = 100;
+const LAST_RETRY_MS: u64 = 5_000;
+
+/// Ready segments ahead of the writer, prepared one at a time, in order.
+///
+/// 1. Sequence numbers only grow; none is asked for twice after it was ready.
+/// 2. A failure is retried later and never latches the log: what needs the
+///    segment waits, and the backlog bound refuses appends.
+pub(super) struct SegmentSupply {
+    /// Every segment from the writer's to this one is ready.
+    ready_through: u64,
+    spares: u64,
+    preparing: Option<u64>,
+    retry_at_ms: Option<u64>,
+    retry_ms: u64,
+    failure: Option<IoFailure>,
+}
+
+impl SegmentSupply {
+    pub(super) fn new(ready_through: u64, spares: u32) -> Self {
+        SegmentSupply {
+            ready_through,
+            spares: u64::from(spares),
+            preparing: None,
+            retry_at_ms: None,
+            retry_ms: FIRST_RETRY_MS,
+            failure: None,
+        }
+    }
+
+    pub(super) fn is_ready(&self, segment: u64) -> bool {
+        segment <= self.ready_through
+    }
+
+    /// The segment to prepare now, if the batch being filled is in `current`.
+    pub(super) fn next_to_prepare(&mut self, now_ms: u64, current: u64) -> Option<u64> {
+        let wanted = current.saturating_add(self.spares);
+        if self.preparing.is_some() || self.ready_through >= wanted {
+            return None;
+        }
+        if self.failure.is_some() {
+            match self.retry_at_ms {
+                None => {
+                    self.retry_at_ms = Some(now_ms.saturating_add(self.retry_ms));
+                    self.retry_ms = (self.retry_ms * 2).min(LAST_RETRY_MS);
+                    return None;
+                }
+                Some(at) if now_ms < at => return None,
+                Some(_) => self.retry_at_ms = None,
+            }
+        }
+        let sequence = self.ready_through + 1;
+        self.preparing = Some(sequence);
+        Some(sequence)
+    }
+
+    pub(super) fn prepared(&mut self, sequence: u64, result: Result<(), IoFailure>) {
+        if self.preparing != Some(sequence) {
+            return;
+        }
+        self.preparing = None;
+        match result {
+            Ok(()) => {
+                self.ready_through = sequence;
+                self.failure = None;
+                self.retry_at_ms = None;
+                self.retry_ms = FIRST_RETRY_MS;
+            }
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+
+    /// When to ask again after a failure.
+    pub(super) fn retry_at_ms(&self) -> Option<u64> {
+        self.retry_at_ms
+    }
+
+    /// Why the next segment is not there, if the last try failed.
+    pub(super) fn failure(&self) -> Option<&IoFailure> {
+        self.failure.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepares_one_at_a_time_up_to_the_spares() {
+        let mut supply = SegmentSupply::new(3, 2);
+        assert_eq!(supply.next_to_prepare(0, 3), Some(4));
+        assert_eq!(supply.next_to_prepare(0, 3), None);
+        supply.prepared(4, Ok(()));
+        assert_eq!(supply.next_to_prepare(0, 3), Some(5));
+        supply.prepared(5, Ok(()));
+        assert_eq!(supply.next_to_prepare(0, 3), None);
+        assert!(supply.is_ready(5) && !supply.is_ready(6));
+    }
+
+    #[test]
+    fn a_failure_is_retried_later_with_the_same_number() {
+        let mut supply = SegmentSupply::new(1, 1);
+        assert_eq!(supply.next_to_prepare(0, 1), Some(2));
+        let failure = IoFailure {
+            message: "full".into(),
+            out_of_space: true,
+        };
+        supply.prepared(2, Err(failure));
+        assert!(supply.failure().is_some());
+        assert_eq!(supply.next_to_prepare(10, 1), None);
+        assert_eq!(supply.retry_at_ms(), Some(110));
+        assert_eq!(supply.next_to_prepare(109, 1), None);
+        assert_eq!(supply.next_to_prepare(110, 1), Some(2));
+        supply.prepared(2, Ok(()));
+        assert!(supply.failure().is_none() && supply.is_ready(2));
+    }
+}
