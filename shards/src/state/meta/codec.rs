@@ -12,7 +12,7 @@
 use wire::vocabulary::Mode;
 
 use super::{DeclareRequest, MetaCommand};
-use crate::state::command::{CommandError, Reader};
+use crate::state::{command::CommandError, reader::Reader};
 
 const VERSION: u8 = 1;
 const DECLARE: u8 = 1;

@@ -244,6 +244,13 @@ impl Consumers {
         self.get(key).is_some_and(|consumer| consumer.leaving)
     }
 
+    /// Leases not under settle, over all consumers.
+    #[cfg(test)]
+    pub(super) fn leased(&self) -> u64 {
+        let consumers = self.slab.iter().flatten();
+        consumers.map(|consumer| consumer.leased).sum()
+    }
+
     fn enqueue(&mut self, key: u32) {
         let Some(consumer) = self.get_mut(key) else {
             return;

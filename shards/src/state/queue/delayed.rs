@@ -83,8 +83,9 @@ impl Delayed {
         self.heap.peek().map(|Reverse(due)| due.due_ms)
     }
 
+    /// Gated ones and heap entries.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.heap.len()
+        self.gated.len() + self.heap.len()
     }
 }

@@ -15,7 +15,8 @@ const PROMOTE_BUDGET: u32 = 1024;
 const EXPIRE_BUDGET: u32 = 8192;
 
 impl Partition {
-    /// Records below `next` have passed the delivery gate.
+    /// Records below `next` have passed the delivery gate; no further than
+    /// offsets are given out.
     pub fn open_delivery(&mut self, next: u64) {
         let next = next.min(self.slots.next_offset());
         if next <= self.open {

@@ -384,5 +384,11 @@ fn leftovers_of_leases_and_due_times_stay_bounded() {
         partition.apply_settle(SettleKind::Acknowledge, 0, &[(first, 1)]);
     }
     assert!(partition.delayed.len() < 300);
+    let before = partition.delayed.len();
+    for at in 0..100u64 {
+        let first = partition.apply_append(NOW, &[record(1, NOW + 1 + at)]);
+        partition.apply_settle(SettleKind::Acknowledge, 0, &[(first, 1)]);
+    }
+    assert_eq!(partition.delayed.len(), before);
     assert_conserved(&partition);
 }

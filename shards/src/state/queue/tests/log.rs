@@ -221,3 +221,14 @@ fn a_due_time_survives_replay_before_the_gate() {
     assert_eq!(offsets(&drain(&mut partition, NOW + 30_000)), [1]);
     assert_eq!(offsets(&drain(&mut partition, NOW + 60_000)), [0]);
 }
+
+#[test]
+fn a_later_due_time_replaces_an_earlier_one() {
+    let mut partition = filled(1);
+    partition.subscribe(consumer(1, 1), 10, 10_000);
+    partition.apply_settle(SettleKind::Release, NOW + 10, &[(0, 1)]);
+    partition.apply_settle(SettleKind::Release, NOW + 90, &[(0, 2)]);
+    assert_eq!(deliver(&mut partition, NOW + 89), None);
+    assert_eq!(partition.counts(NOW).delayed, 1);
+    assert_eq!(deliver(&mut partition, NOW + 90).unwrap().attempt, 3);
+}

@@ -1,8 +1,11 @@
-//! Behaviour of a partition, by name. The model test is in `model`.
+//! Behaviour of a partition, by name; and random operations against
+//! a simple model (`random`, `model`).
 
 mod delivery;
 mod faults;
 mod log;
+mod model;
+mod random;
 
 use super::*;
 use crate::state::command::LeaseEndCause;
