@@ -97,6 +97,9 @@ fn bracketed(
             print!("{}", table::limits(title, limits));
         }
     }
+    if let Some(warning) = before.as_ref().zip(after.as_ref()) {
+        print!("{}", table::moved(warning.0, warning.1).unwrap_or_default());
+    }
     for report in &results.runs {
         print!("{}", table::run(report, floors));
     }
@@ -115,6 +118,7 @@ fn bracketed(
     let mut document = Document::new(environment, results.runs);
     document.limits_before = before;
     document.limits_after = after;
+    document.floors = floors;
     document.comparison = results.comparison;
     document.best_run = results.best_run;
     if let Some(path) = &output.json {

@@ -44,7 +44,7 @@ pub struct ConsumerSpec {
     /// Credit per subscription.
     pub credit_records: u32,
     pub credit_bytes: u64,
-    /// Every how many settle frames one asks for a confirm; 0 = none.
+    /// The first settle frame and every Nth after it ask for a confirm; 0 = none.
     pub settle_sample: u64,
     pub rows: usize,
 }

@@ -18,7 +18,8 @@ pub struct Environment {
     pub cores: usize,
     /// Of the directory under test; absent when it is not known.
     pub disk: Option<Disk>,
-    /// Commit of the working directory, `-dirty` when it has changes.
+    /// Commit of the tree this program was built from (or, without it, of the
+    /// working directory), `-dirty` when it has changes.
     pub commit: String,
     pub loadgen_version: &'static str,
     /// Seconds since 1970, UTC.
@@ -109,8 +110,18 @@ fn mount_of(mountinfo: &str, number: &str) -> Option<(String, String)> {
 }
 
 fn commit() -> String {
+    let built_from = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = if built_from.is_dir() {
+        built_from
+    } else {
+        Path::new(".")
+    };
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).output().ok()?;
+        let output = Command::new("git")
+            .current_dir(dir)
+            .args(arguments)
+            .output()
+            .ok()?;
         output
             .status
             .success()

@@ -14,6 +14,7 @@ use crate::{
     plan::{Drive, Settings},
     process::Usage,
     run::Findings,
+    table::Floor,
     track::{Arrivals, Verdict},
 };
 
@@ -27,6 +28,8 @@ pub struct Document {
     pub environment: Environment,
     pub limits_before: Option<Limits>,
     pub limits_after: Option<Limits>,
+    /// S + R and D + R, the mean of the probes: what latencies are divided by.
+    pub floors: Option<(Floor, Floor)>,
     pub runs: Vec<RunReport>,
     /// Of `abba`: for each figure the ranges of A and B, and B / A.
     pub comparison: Vec<crate::abba::Comparison>,
@@ -174,6 +177,7 @@ impl Document {
             environment,
             limits_before: None,
             limits_after: None,
+            floors: None,
             runs,
             comparison: vec![],
             best_run: None,

@@ -2,16 +2,18 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
+
 use crate::{
     environment::Environment,
     latency::Summary,
     limits::Limits,
-    report::RunReport,
+    report::{RunReport, Shown},
     units::{group_thousands, show_us},
 };
 
 /// Median and p99 of the floor a latency is compared with, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Floor {
     pub name: &'static str,
     pub p50_ns: f64,
@@ -116,6 +118,31 @@ pub fn limits(title: &str, limits: &Limits) -> String {
     out
 }
 
+/// A warning when the machine itself changed between the probes: ratios then
+/// say little. Names what moved.
+pub fn moved(before: &Limits, after: &Limits) -> Option<String> {
+    const STEADY: f64 = 1.5;
+    let pairs = [
+        ("S", before.durable(), after.durable()),
+        ("D", &before.direct, &after.direct),
+        ("R", &before.round_trip, &after.round_trip),
+    ];
+    let moved: Vec<_> = pairs
+        .iter()
+        .filter(|(_, before, after)| {
+            let (one, other) = (before.p50_ns.max(1) as f64, after.p50_ns.max(1) as f64);
+            (one / other).max(other / one) > STEADY
+        })
+        .map(|(name, ..)| *name)
+        .collect();
+    (!moved.is_empty()).then(|| {
+        format!(
+            "  WARNING     the median of {} moved more than {STEADY}-fold between the probes: the machine was not quiet, ratios say little\n",
+            moved.join(" and ")
+        )
+    })
+}
+
 /// Where it was measured.
 pub fn environment(environment: &Environment) -> String {
     let disk = match &environment.disk {
@@ -169,17 +196,32 @@ fn rates(out: &mut String, report: &RunReport) {
     let _ = writeln!(
         out,
         "  records/s   offered {} sent {} confirmed {} received {} settled {} -> sustained {}",
-        if report.settings.closed_window {
-            "(closed window)".to_owned()
-        } else {
-            per_second(report.settings.rate)
-        },
+        offered(&report.settings),
         per_second(rates.sent),
         per_second(rates.confirmed),
         per_second(rates.received),
         per_second(rates.settled),
         per_second(rates.sustained),
     );
+}
+
+fn offered(settings: &Shown) -> String {
+    if settings.closed_window {
+        return "(closed window)".to_owned();
+    }
+    let mut parts = vec![];
+    if settings.rate > 0.0 {
+        parts.push(group_thousands(settings.rate.round() as u64));
+    }
+    if !settings.bursts.is_empty() {
+        let sizes: Vec<_> = settings.bursts.iter().map(u64::to_string).collect();
+        parts.push(format!(
+            "bursts of {} every {} s",
+            sizes.join(","),
+            settings.every_s
+        ));
+    }
+    parts.join(" and ")
 }
 
 fn usage(out: &mut String, report: &RunReport) {
@@ -299,5 +341,9 @@ mod tests {
         assert_eq!((durable.p50_ns, durable.p99_ns), (260.0, 440.0));
         assert_eq!((written.p50_ns, written.p99_ns), (180.0, 260.0));
         assert_eq!(floors(&[]), None);
+        assert_eq!(moved(&probe(2), &probe(3)), None);
+        assert!(moved(&probe(1), &probe(3))
+            .unwrap()
+            .contains("S and D and R"));
     }
 }
