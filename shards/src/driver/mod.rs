@@ -1,3 +1,4 @@
 //! The only place that does I/O.
 
+pub mod device_probe;
 pub mod fs_disk;
