@@ -31,7 +31,9 @@ pub fn run(options: ServeOptions) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(&format!("cannot watch signals: {error}")),
     };
-    let lines = Lines { level: options.log_level };
+    let lines = Lines {
+        level: options.log_level,
+    };
     let started = Server::start(driver_options(&options), &mut |shard, notice| {
         lines.notice(shard, notice);
     });
@@ -65,13 +67,15 @@ fn abort_on_panic() {
 fn watch_signals() -> std::io::Result<flume::Receiver<i32>> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let (send, receive) = flume::unbounded();
-    thread::Builder::new().name("signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            if send.send(signal).is_err() {
-                return;
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                if send.send(signal).is_err() {
+                    return;
+                }
             }
-        }
-    })?;
+        })?;
     Ok(receive)
 }
 
@@ -115,7 +119,11 @@ fn greet(options: &ServeOptions, server: &Server) {
     } else {
         format!(" --server {}", server.address)
     };
-    println!("Tidegate {} listening on {}", env!("CARGO_PKG_VERSION"), server.address);
+    println!(
+        "Tidegate {} listening on {}",
+        env!("CARGO_PKG_VERSION"),
+        server.address
+    );
     println!(
         "Data in {} ({made}, {shards} shard{plural}); {}",
         options.data.display(),
@@ -135,7 +143,9 @@ fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &Lines) -> Opti
     }
     loop {
         let next = flume::Selector::new()
-            .recv(server.reports(), |report| report.map_or(Next::Signal, Next::Report))
+            .recv(server.reports(), |report| {
+                report.map_or(Next::Signal, Next::Report)
+            })
             .recv(signals, |_| Next::Signal)
             .wait();
         match next {
@@ -153,11 +163,13 @@ fn drain(server: Server, signals: &flume::Receiver<i32>, lines: &Lines) -> ExitC
     eprintln!("tidegate: draining; a second signal stops at once");
     let signals = signals.clone();
     // Detached: it ends with the process.
-    let impatient = thread::Builder::new().name("impatient".into()).spawn(move || {
-        if signals.recv().is_ok() {
-            std::process::exit(1);
-        }
-    });
+    let impatient = thread::Builder::new()
+        .name("impatient".into())
+        .spawn(move || {
+            if signals.recv().is_ok() {
+                std::process::exit(1);
+            }
+        });
     drop(impatient);
     match server.drain(&mut |shard, notice| lines.notice(shard, notice)) {
         Ok(true) => {

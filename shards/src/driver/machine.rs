@@ -53,7 +53,9 @@ pub(super) fn cores() -> u16 {
 /// The number of the `nth` core that this process may use.
 pub(super) fn allowed_core(nth: u16) -> Option<usize> {
     let set = rustix::thread::sched_getaffinity(None).ok()?;
-    (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).nth(usize::from(nth))
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|core| set.is_set(*core))
+        .nth(usize::from(nth))
 }
 
 /// Descriptors the process may open.
