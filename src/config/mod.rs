@@ -72,6 +72,8 @@ pub struct ServeOptions {
     pub io_memory_bytes: u64,
     /// Pin shard N to core N.
     pub pin_cores: bool,
+    /// Run on file systems that do not write in place; for tests.
+    pub allow_any_file_system: bool,
 }
 
 impl Default for ServeOptions {
@@ -93,6 +95,7 @@ impl Default for ServeOptions {
             log_level: LogLevel::Info,
             io_memory_bytes: 4 << 20,
             pin_cores: true,
+            allow_any_file_system: false,
         }
     }
 }
@@ -138,6 +141,7 @@ struct File {
     log_level: Option<LogLevel>,
     io_memory: Option<Size>,
     pin_cores: Option<bool>,
+    allow_any_file_system: Option<bool>,
 }
 
 /// What the command line says; it wins over the file.
@@ -193,6 +197,9 @@ impl ServeOptions {
                 .io_memory
                 .map_or(default.io_memory_bytes, |size| size.0),
             pin_cores: file.pin_cores.unwrap_or(default.pin_cores),
+            allow_any_file_system: file
+                .allow_any_file_system
+                .unwrap_or(default.allow_any_file_system),
         };
         options.check()?;
         Ok(options)
@@ -349,6 +356,7 @@ mod tests {
             log_level = "debug"
             io_memory = "1MiB"
             pin_cores = false
+            allow_any_file_system = true
             "#,
         )
         .unwrap();
@@ -369,6 +377,7 @@ mod tests {
             log_level: LogLevel::Debug,
             io_memory_bytes: 1 << 20,
             pin_cores: false,
+            allow_any_file_system: true,
         };
         assert_eq!(options, expected);
     }

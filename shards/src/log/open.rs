@@ -206,6 +206,7 @@ impl Opening<'_> {
         end: &WalkEnd,
         options: &LogOptions,
     ) -> Result<LogPosition, OpenError> {
+        self.remove_leftovers()?;
         let geometry = store.current.geometry;
         let rest_is_zero = end.tail.bytes.is_none();
         let choice = resume::choose(
@@ -235,7 +236,6 @@ impl Opening<'_> {
             Err(error) if error.kind == DiskErrorKind::OutOfSpace => {}
             other => drop(other?),
         }
-        self.remove_leftovers()?;
         Ok(resumed_at)
     }
 
