@@ -209,17 +209,15 @@ fn f73_odd_names_work_through_every_command() {
     let server = Server::start(1);
     let longest = "n".repeat(255);
     for name in ["a/b", "..", "%2F", "é", "e\u{301}", " ", "help", &longest] {
-        server.ok(&["queue", "declare", "--", name]);
-        server.ok(&["publish", "--", name, name]);
-        assert!(server
-            .ok(&["queue", "info", "--", name])
-            .contains("ready=1"));
-        let consumed = server.ok(&["consume", "--max", "1", "--", name]);
+        server.ok(&["queue", "declare", name]);
+        server.ok(&["publish", name, name]);
+        assert!(server.ok(&["queue", "info", name]).contains("ready=1"));
+        let consumed = server.ok(&["consume", "--max", "1", name]);
         assert_eq!(consumed, format!("{name}\n"));
     }
     assert_eq!(server.ok(&["queue", "list"]).lines().count(), 8);
     for name in ["", "\n", "a\u{1}", &"n".repeat(256)] {
-        server.fails(&["queue", "declare", "--", name], 2);
+        server.fails(&["queue", "declare", name], 2);
     }
 }
 

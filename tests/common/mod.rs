@@ -41,10 +41,14 @@ impl Server {
         self.directory.path().join("data")
     }
 
-    /// `SIGKILL`, and gone when this returns.
+    /// `SIGKILL`, and gone when this returns. (The kernel closes the sockets
+    /// that a process used through io_uring a little after its end.)
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        await_that("the port to be free", || {
+            std::net::TcpStream::connect(self.address).is_err()
+        });
     }
 
     /// `SIGTERM`; gives the exit code.
