@@ -404,3 +404,82 @@ fn a_server_that_cannot_start_says_why_in_one_sentence() {
         assert_eq!(error.lines().count(), 1, "one sentence: {error}");
     }
 }
+
+#[test]
+fn the_logs_of_a_directory_are_shown_and_verified_offline() {
+    let mut server = Server::start(2);
+    let data = server.data();
+    let data = data.to_str().unwrap();
+    server.ok(&["queue", "declare", "q", "--partitions", "2"]);
+    server.ok_with(&["publish", "q"], "a\nb\nc\nd\n");
+    assert_eq!(server.terminate(), Some(0));
+    let ok = |words: &[&str]| {
+        let output = run(tidegate(words), b"");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let verified = ok(&["log", "verify", data]);
+    assert_eq!(verified.lines().count(), 2, "{verified}");
+    assert!(verified.contains("stopped cleanly"), "{verified}");
+    let shown = ok(&["log", "inspect", data]);
+    assert!(shown.lines().count() > 2, "{shown}");
+    let mut items = 0;
+    for line in ok(&["log", "inspect", data, "--json"]).lines() {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+        if object["kind"] == "log" {
+            assert_eq!(object["stopped_cleanly"], true);
+            assert_eq!(object["sound"], true);
+            items += object["items"].as_u64().unwrap();
+        }
+    }
+    assert!(items >= 4, "{items}");
+    // Looking changed nothing: the stop still counts as clean.
+    assert!(ok(&["log", "verify", data]).contains("stopped cleanly"));
+    server.restart();
+    assert_eq!(
+        server.ok(&["consume", "q", "--max", "4"]).lines().count(),
+        4
+    );
+}
+
+#[test]
+fn a_flipped_bit_below_the_durable_frontier_is_found_by_verify() {
+    let mut server = Server::start(1);
+    server.ok(&["queue", "declare", "q"]);
+    for payload in ["first", "second", "third"] {
+        server.ok(&["publish", "q", payload]);
+    }
+    assert_eq!(server.terminate(), Some(0));
+    let shard = server.data().join("shard-00");
+    let mut flipped = false;
+    for entry in std::fs::read_dir(shard).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(6).position(|window| window == b"second");
+        if let Some(at) = found {
+            bytes[at] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            flipped = true;
+        }
+    }
+    assert!(flipped, "the record is in a segment");
+    let data = server.data();
+    let output = run(tidegate(&["log", "verify", data.to_str().unwrap()]), b"");
+    assert_eq!(output.status.code(), Some(1));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("damaged from"), "{shown}");
+}
+
+#[test]
+fn what_is_no_data_directory_is_refused_by_log() {
+    let directory = tempfile::tempdir().unwrap();
+    for path in [directory.path().to_str().unwrap(), "/no/such/directory"] {
+        for action in ["inspect", "verify"] {
+            let output = run(tidegate(&["log", action, path]), b"");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains("not a Tidegate data directory"), "{error}");
+        }
+    }
+}
