@@ -373,7 +373,7 @@ impl Opening {
 /// A directory that a reboot empties, if this machine has one we may use.
 fn boot_directory() -> Option<FsDisk> {
     let usable = |root: &&str| FsDisk::create(Path::new(root).join("tidegate")).ok();
-    BOOT_DIRECTORIES.iter().find_map(|root| usable(&root))
+    BOOT_DIRECTORIES.iter().find_map(usable)
 }
 
 fn prepare(directory: &Path, geometry: Geometry, sequence: u64) -> Result<(), IoFailure> {
