@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use argh::FromArgs;
-use client::{Client, Confirm, Confirmed, Error, ErrorCode, Publisher, Record};
+use client::{Client, Confirm, Confirmed, Error, ErrorCode, Publisher, Reason, Record};
 use serde::Serialize;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -107,7 +107,7 @@ async fn publish(client: Client, mut out: Output, args: Publish) -> Result<(), F
             None => feed_lines(&publisher, &confirms, key, stopped).await,
         }
     };
-    let (fed, printed) = tokio::join!(feed, print_confirms(&mut out, queue, stop));
+    let (fed, printed) = tokio::join!(feed, print_confirms(&client, &mut out, queue, stop));
     let mut result = printed?;
     out.flush().await?;
     if let Some(failure) = result.first.take() {
@@ -269,6 +269,7 @@ impl OutcomeJson {
 
 /// Prints each confirm in order; tells the input to stop after a failure.
 async fn print_confirms(
+    client: &Client,
     out: &mut Output,
     mut queue: mpsc::Receiver<Result<Confirm, Error>>,
     stop: watch::Sender<bool>,
@@ -307,8 +308,12 @@ async fn print_confirms(
             Err(error) => Err(error),
         };
         tally.count(number, &outcome);
-        if outcome.is_err() {
+        if let Err(error) = &outcome {
             stop.send_replace(true);
+            if matches!(error.reason(), Reason::ConnectionLost { .. }) {
+                // What was not sent yet would wait for a reconnect.
+                client.close(Duration::ZERO).await;
+            }
         }
         print_outcome(out, number, &outcome).await?;
     }

@@ -33,6 +33,7 @@ mod listener;
 mod local_event;
 mod machine;
 mod mailbox;
+pub mod offline;
 mod segments;
 mod server;
 mod shard;
