@@ -257,6 +257,31 @@ fn f17_a_crash_while_opening_is_not_a_clean_stop() {
     }
 }
 
+/// The process dies in one open and the power goes in the next, at each step
+/// of both: one superblock may be unsynced, the other torn.
+#[test]
+fn f17_no_two_crashes_while_opening_cost_the_superblocks() {
+    for first in 0..12 {
+        for second in 0..12 {
+            let mut rig = Rig::new();
+            let (mut driver, ..) = rig.open();
+            rig.put(&mut driver);
+            rig.power_cut();
+            for (steps, power_cut) in [(first, false), (second, true)] {
+                rig.disk.crash_after(Some(steps));
+                let _ = rig.try_open();
+                if power_cut {
+                    rig.power_cut();
+                } else {
+                    rig.disk.process_crash();
+                }
+            }
+            let (_, seen, report) = rig.open();
+            assert_eq!(seen, [0], "steps {first}, {second}: {report}");
+        }
+    }
+}
+
 #[test]
 fn f18_a_bad_length_in_the_last_batch_is_trimmed() {
     for length in [u32::MAX, 0, 1, i32::MIN as u32, 512 * 1024, 9 * 1024 * 1024] {

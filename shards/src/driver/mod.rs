@@ -1,4 +1,5 @@
 //! The only place that does I/O.
 
+pub mod boot;
 pub mod device_probe;
 pub mod fs_disk;

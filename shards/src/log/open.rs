@@ -46,8 +46,14 @@ pub enum OpenError {
     Superblock(#[from] SuperblockError),
     #[error("the log is in use by another process: {0}")]
     InUse(DiskError),
-    #[error("the surviving tail could not be made durable, the log is latched: {0}")]
-    TailSync(DiskError),
+    /// Go on with [`reopen`] and this latch, in this process, and keep it up
+    /// until it is `recorded` or reopening succeeded.
+    #[error("the surviving tail could not be made durable, the log is latched: {error}")]
+    TailSync {
+        error: DiskError,
+        latch: LatchRecord,
+        recorded: bool,
+    },
     #[error("the tail past the last successful sync could not be copied: {0}")]
     Recopy(DiskError),
     #[error(transparent)]
@@ -186,16 +192,18 @@ impl Opening<'_> {
         let first = geometry.segment_of(end.durable_next);
         let last = geometry.segment_of(end.position);
         self.files.sync(first..=last).map_err(|error| {
-            let record = LatchRecord {
+            let latch = LatchRecord {
                 log_id: store.current.log_id,
                 open_counter: store.current.open_counter,
                 durable_next: end.durable_next,
             };
-            // A failed sync is never tried again: the next open copies. If not
-            // even this can be recorded, the caller's retry is in this process
-            // and the next process meets the token of an older open.
-            latch::record_latch(self.disk, self.facts.boot_directory, &record);
-            OpenError::TailSync(error)
+            // A failed sync is never tried again: the next open copies.
+            let recorded = latch::record_latch(self.disk, self.facts.boot_directory, &latch);
+            OpenError::TailSync {
+                error,
+                latch,
+                recorded: recorded.is_recorded(),
+            }
         })
     }
 

@@ -122,6 +122,9 @@ impl<B: BatchBuffer> OpenBatch<B> {
             body_checksum: body_checksum(body),
         };
         let checksum = header.encode(self.buffer.bytes_mut());
+        if let Some(padding) = self.buffer.bytes_mut().get_mut(self.used..padded) {
+            padding.fill(0);
+        }
         self.buffer.trim(padded);
         Sealed {
             start: self.position,
