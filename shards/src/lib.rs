@@ -4,6 +4,8 @@
 //! draws random numbers; everything else is a pure state machine.
 
 pub mod driver;
+pub mod engine;
+pub mod group;
 pub mod io;
 pub mod log;
 pub mod state;

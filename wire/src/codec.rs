@@ -1,10 +1,22 @@
 //! Bodies to bytes and back: validated before access, read in place.
+//!
+//! Owns: the only ways in and out of a body. It never does I/O, never trusts a
+//! length before it is checked, and keeps nothing between calls; a crash leaves
+//! nothing behind.
+//!
+//! Invariants:
+//! 1. [`decode`] returns only what validated whole: every list, text and byte
+//!    range lies inside the body, and no two overlap.
+//! 2. An unknown critical extension is refused in every kind.
+//! 3. A failed encode leaves the output as it was.
+//! 4. No encode makes a frame that [`FrameHeader::decode`] would refuse.
 
 use rkyv::{
-    api::high::{HighSerializer, HighValidator},
+    api::{high::HighValidator, serialize_using},
     bytecheck::CheckBytes,
     rancor::Error as RkyvError,
-    ser::allocator::ArenaHandle,
+    ser::{sharing::Share, Serializer},
+    util::with_arena,
     vec::ArchivedVec,
     Archive, Portable, Serialize,
 };
@@ -12,7 +24,11 @@ use rkyv::{
 use crate::{
     error::WireError,
     frame::{FrameHeader, Kind, HEADER_BYTES},
-    message::{ArchivedDeliver, ArchivedExtension, ArchivedPublish, Deliver, Extension, Publish},
+    limits::MAX_FRAME_BYTES,
+    message::{
+        with_records::{BodySerializer, DeliverWith, PublishWith},
+        ArchivedExtension, Deliver, Extension, Publish,
+    },
 };
 
 /// A body that can travel in a frame of its kind.
@@ -63,9 +79,11 @@ where
 /// [`WireError::FrameTooLong`] when the body is above the limit; `out` is then unchanged.
 pub fn encode<T>(out: &mut Vec<u8>, correlation: u64, body: &T) -> Result<(), WireError>
 where
-    T: Body + for<'a> Serialize<HighSerializer<Vec<u8>, ArenaHandle<'a>, RkyvError>>,
+    T: Body + for<'a> Serialize<BodySerializer<'a>>,
 {
-    with_frame(out, T::KIND, correlation, |out| append_body(out, body))
+    with_frame(out, T::KIND, correlation, |out| {
+        append_body(out, T::KIND, body)
+    })
 }
 
 /// Appends a publish frame whose record bytes are `records`, copied once.
@@ -79,10 +97,13 @@ pub fn encode_publish(
     body: &Publish,
     records: &[u8],
 ) -> Result<(), WireError> {
-    let field = std::mem::offset_of!(ArchivedPublish, records);
-    let root = size_of::<ArchivedPublish>();
+    if records.len() > MAX_FRAME_BYTES as usize {
+        return Err(too_long(records.len()));
+    }
     with_frame(out, Kind::Publish, correlation, |out| {
-        append_with_range(out, body, |out| out.extend_from_slice(records), root, field)
+        let body = PublishWith::new(body, |out| out.extend_from_slice(records));
+        append_body(out, Kind::Publish, &body)?;
+        body.patch_len(out)
     })
 }
 
@@ -96,10 +117,10 @@ pub fn encode_deliver(
     body: &Deliver,
     fill: impl FnOnce(&mut Vec<u8>),
 ) -> Result<(), WireError> {
-    let field = std::mem::offset_of!(ArchivedDeliver, records);
-    let root = size_of::<ArchivedDeliver>();
     with_frame(out, Kind::Deliver, 0, |out| {
-        append_with_range(out, body, fill, root, field)
+        let body = DeliverWith::new(body, fill);
+        append_body(out, Kind::Deliver, &body)?;
+        body.patch_len(out)
     })
 }
 
@@ -113,10 +134,10 @@ fn with_frame(
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
     let appended = append(out).and_then(|()| {
-        let limit = crate::limits::MAX_FRAME_BYTES;
-        let length = u32::try_from(out.len() - start - HEADER_BYTES).unwrap_or(u32::MAX);
-        if length > limit {
-            return Err(WireError::FrameTooLong { len: length, limit });
+        let body_bytes = out.len() - start - HEADER_BYTES;
+        let length = u32::try_from(body_bytes).unwrap_or(u32::MAX);
+        if length > MAX_FRAME_BYTES {
+            return Err(too_long(body_bytes));
         }
         let header = FrameHeader {
             kind: kind as u8,
@@ -132,57 +153,38 @@ fn with_frame(
     appended
 }
 
-fn append_body<T>(out: &mut Vec<u8>, body: &T) -> Result<(), WireError>
+pub(crate) fn too_long(body_bytes: usize) -> WireError {
+    WireError::FrameTooLong {
+        len: u32::try_from(body_bytes).unwrap_or(u32::MAX),
+        limit: MAX_FRAME_BYTES,
+    }
+}
+
+/// Appends the archived body. What was in `out` before stays, also on an error.
+fn append_body<T>(out: &mut Vec<u8>, kind: Kind, body: &T) -> Result<(), WireError>
 where
-    T: Body + for<'a> Serialize<HighSerializer<Vec<u8>, ArenaHandle<'a>, RkyvError>>,
+    T: for<'a> Serialize<BodySerializer<'a>>,
 {
     let taken = std::mem::take(out);
-    match rkyv::api::high::to_bytes_in::<_, RkyvError>(body, taken) {
-        Ok(bytes) => {
-            *out = bytes;
-            Ok(())
-        }
+    let done = with_arena(|arena| {
+        let mut serializer = Serializer::new(taken, arena.acquire(), Share::new());
+        let done = serialize_using::<_, RkyvError>(body, &mut serializer);
+        *out = serializer.into_writer();
+        done
+    });
+    match done {
+        Ok(_) => Ok(()),
         Err(error) => Err(WireError::BadBody {
-            kind: T::KIND.name(),
+            kind: kind.name(),
             reason: error.to_string(),
         }),
     }
 }
 
-/// Appends the range's bytes first and the archived body behind them, then
-/// points the body's empty byte range at them. The layout equals what rkyv
-/// writes for an owned range (a golden vector holds the two together).
-fn append_with_range<T>(
-    out: &mut Vec<u8>,
-    body: &T,
-    fill: impl FnOnce(&mut Vec<u8>),
-    root_bytes: usize,
-    field: usize,
-) -> Result<(), WireError>
-where
-    T: Body + for<'a> Serialize<HighSerializer<Vec<u8>, ArenaHandle<'a>, RkyvError>>,
-{
-    let range_at = out.len();
-    fill(out);
-    let range_len = out.len() - range_at;
-    append_body(out, body)?;
-    let pointer_at = out.len() - root_bytes + field;
-    let too_long = WireError::FrameTooLong {
-        len: u32::MAX,
-        limit: crate::limits::MAX_FRAME_BYTES,
-    };
-    let offset =
-        i32::try_from(range_at as i64 - pointer_at as i64).map_err(|_| too_long.clone())?;
-    let len = u32::try_from(range_len).map_err(|_| too_long)?;
-    out[pointer_at..pointer_at + 4].copy_from_slice(&offset.to_le_bytes());
-    out[pointer_at + 4..pointer_at + 8].copy_from_slice(&len.to_le_bytes());
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Confirm, ConfirmItem};
+    use crate::message::{Confirm, ConfirmItem, Delivery};
 
     #[test]
     fn a_body_reads_back_in_place() {
@@ -221,5 +223,32 @@ mod tests {
         let mut out = Vec::new();
         encode_publish(&mut out, 3, &body, b"abcdef").unwrap();
         assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_deliver_with_borrowed_records_equals_the_owned_layout_and_reads_back() {
+        let owned = Deliver {
+            subscription: 4,
+            queue_id: 1,
+            deliveries: vec![Delivery::default(), Delivery::default()],
+            records: b"abcdef".to_vec(),
+            extensions: vec![Extension {
+                kind: 1,
+                bytes: vec![7; 9],
+            }],
+            ..Default::default()
+        };
+        let mut expected = Vec::new();
+        encode(&mut expected, 0, &owned).unwrap();
+        let body = Deliver {
+            records: vec![],
+            ..owned.clone()
+        };
+        let mut out = Vec::new();
+        encode_deliver(&mut out, &body, |out| out.extend_from_slice(b"abcdef")).unwrap();
+        assert_eq!(out, expected);
+        let read = decode::<Deliver>(&out[HEADER_BYTES..]).unwrap();
+        assert_eq!(&read.records[..], b"abcdef");
+        assert_eq!(read.deliveries.len(), 2);
     }
 }

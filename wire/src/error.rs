@@ -1,26 +1,43 @@
 //! Typed failures: of decoding, and the error codes that travel in frames.
+//!
+//! Owns: the numbers of [`ErrorCode`] and [`Outcome`] and the texts of
+//! [`WireError`]. It decides nothing: who meets an error says what follows.
+//!
+//! Invariants:
+//! 1. A number never changes meaning and is never used again.
+//! 2. An error of this side ([`WireError`]) never travels; its text and a code do.
 
 use thiserror::Error;
 
 /// Why bytes were not accepted as a frame, a body or a record.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WireError {
+    /// The peer does not speak this protocol.
     #[error("not a Tidegate frame: the first four bytes are {found:02x?}, expected \"TDGT\"; is the peer speaking another protocol?")]
     BadMagic { found: [u8; 4] },
+    /// The peer speaks an older or newer version.
     #[error("protocol version {found} is not supported; this side speaks version {supported}")]
     Version { found: u8, supported: u8 },
+    /// A stated length above the limit, or a body that grew above it.
     #[error("frame body of {len} bytes is above the limit of {limit}")]
     FrameTooLong { len: u32, limit: u32 },
+    /// Flags or the reserved field of a header are not zero.
     #[error("reserved header bits are set ({bits:#x}); this side cannot know what they ask for")]
     ReservedBits { bits: u32 },
+    /// A kind that this version does not know.
     #[error("unknown frame kind {kind}")]
     UnknownKind { kind: u8 },
+    /// The body is not what its kind says.
     #[error("body of kind {kind} does not validate: {reason}")]
     BadBody { kind: &'static str, reason: String },
+    /// The peer asks for something that must not be passed over.
     #[error("unknown critical extension {kind:#x}")]
     CriticalExtension { kind: u16 },
+    /// A record that is cut, above a limit, or sets a reserved field;
+    /// `index` counts from 0 in its batch.
     #[error("record {index}: {reason}")]
     BadRecord { index: u32, reason: &'static str },
+    /// The record's bytes changed on the way.
     #[error(
         "record {index}: checksum mismatch (stated {stated:#010x}, computed {computed:#010x})"
     )]
@@ -29,6 +46,7 @@ pub enum WireError {
         stated: u32,
         computed: u32,
     },
+    /// Not a queue name; `reason` says what a name is.
     #[error("name refused: {reason}")]
     BadName { reason: &'static str },
 }

@@ -9,6 +9,15 @@
 //! 12 reserved     u32 LE   zero
 //! 16 correlation  u64 LE   chosen by the asking side, echoed in the reply
 //! ```
+//!
+//! Owns: these 24 bytes and the numbers of the kinds. It never reads a body
+//! and never allocates.
+//!
+//! Invariants:
+//! 1. What [`FrameHeader::decode`] accepts, [`FrameHeader::encode`] writes back
+//!    byte for byte.
+//! 2. A length is compared with its limit before anyone sees it.
+//! 3. A kind's number never changes meaning.
 
 use crate::{error::WireError, limits::MAX_FRAME_BYTES};
 

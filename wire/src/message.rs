@@ -2,8 +2,21 @@
 //! little-endian, unaligned fields and 32-bit relative pointers, the root
 //! struct at the end of the body. Bodies do not evolve: what comes later goes
 //! into the extension list that ends each of them.
+//!
+//! Owns: the fields of every frame kind, their order and their units. It holds
+//! no rule about who sends what when; `docs/protocol.md` does, with the byte
+//! offsets, which a test compares with these structs.
+//!
+//! Invariants:
+//! 1. The order and types of fields never change: the golden vectors in
+//!    `wire/tests/vectors` pin the bytes.
+//! 2. Every body ends in its extension list.
+//! 3. One-byte and two-byte words (mode, boundary, code, …) travel as numbers
+//!    and are judged by the reader: an unknown one is not a broken body.
 
 use rkyv::{Archive, Deserialize, Serialize};
+
+pub(crate) mod with_records;
 
 /// One entry of the list that ends each body.
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
@@ -11,6 +24,7 @@ use rkyv::{Archive, Deserialize, Serialize};
 pub struct Extension {
     /// Kinds at or above [`Extension::CRITICAL`] must be understood or refused.
     pub kind: u16,
+    /// Meaning given by `kind`.
     pub bytes: Vec<u8>,
 }
 
@@ -26,7 +40,7 @@ macro_rules! bodies {
         #[rkyv(derive(Debug))]
         pub struct $name {
             $($(#[$fdoc])* pub $field: $type,)*
-            /// Extensions; see the module head.
+            /// What later versions add; see the module head.
             pub extensions: Vec<Extension>,
         }
 
@@ -52,27 +66,37 @@ macro_rules! parts {
 parts! {
     /// Limits in force, sent in the hello reply.
     Limits {
+        /// Longest frame body, bytes.
         frame_bytes: u32,
+        /// Longest payload of one record, bytes.
         record_bytes: u32,
+        /// Longest queue name, bytes of UTF-8.
         name_bytes: u32,
+        /// Most header bytes of one record.
         headers_bytes: u32,
+        /// Most records in one publish.
         batch_records: u32,
     }
     /// Where a partition lives.
     PartitionPlace {
+        /// The replicated log that holds the partition.
         group: u32,
+        /// The node that owns it now.
         node: u32,
         /// The shard to name in hello to reach the owner without a hop.
         shard: u16,
     }
     /// A queue as declared.
     QueueDescription {
+        /// Never reused.
         queue_id: u64,
+        /// 1 to 255 bytes, no control characters.
         name: String,
         /// A `Mode`.
         mode: u8,
         /// Copies W: 0 = majority, 255 = all.
         copies: u8,
+        /// How long a delivery may stay unsettled, milliseconds.
         lease_ms: u64,
         /// Index = partition number.
         partitions: Vec<PartitionPlace>,
@@ -81,19 +105,24 @@ parts! {
     ConfirmItem {
         /// Correlation id of the publish.
         correlation: u64,
+        /// As published.
         queue_id: u64,
+        /// As published.
         partition: u16,
         /// The `Boundary` that was met.
         boundary: u8,
         /// How many copies met it.
         copies: u8,
+        /// The partition's generation the offsets belong to.
         generation: u32,
         /// Offset of the batch's first record; the others follow it.
         first_offset: u64,
+        /// Records in the batch.
         count: u32,
     }
     /// One record inside a deliver frame, in the order of the record bytes.
     Delivery {
+        /// Place of the record in its partition.
         offset: u64,
         /// 1 for the first delivery.
         attempt: u32,
@@ -104,12 +133,16 @@ parts! {
     }
     /// Names one delivery to settle.
     SettleItem {
+        /// As delivered.
         offset: u64,
+        /// As delivered; an older attempt is refused.
         attempt: u32,
     }
     /// A settle item that was not accepted.
     RefusedSettle {
+        /// As named in the settle.
         offset: u64,
+        /// As named in the settle.
         attempt: u32,
         /// An `ErrorCode`.
         code: u16,
@@ -117,13 +150,16 @@ parts! {
     /// What a loss took from a partition: every offset of `generation` at or
     /// above `first_lost` is gone, every one below is present.
     LossReport {
+        /// The generation that lost its end.
         generation: u32,
+        /// Lowest offset that is gone.
         first_lost: u64,
         /// Highest offset known to have been confirmed, plus one; 0 = not known.
         highest_known_confirmed_next: u64,
     }
     /// One record in a peek reply, in the order of the record bytes.
     Peeked {
+        /// Place of the record in its partition.
         offset: u64,
         /// A `RecordState`.
         state: u8,
@@ -151,8 +187,9 @@ pub const ANY_SHARD: u16 = u16::MAX;
 bodies! {
     /// First frame of a connection; nothing may follow it before the reply.
     Hello {
-        /// Lowest and highest protocol version spoken.
+        /// Lowest protocol version spoken.
         version_min: u8,
+        /// Highest protocol version spoken.
         version_max: u8,
         /// The shard wanted, or [`ANY_SHARD`].
         wished_shard: u16,
@@ -163,19 +200,26 @@ bodies! {
         /// Reserved, empty.
         authentication: Vec<u8>,
     }
+    /// Accepts the connection and says what holds on it.
     HelloReply {
+        /// The version spoken from here on.
         version: u8,
+        /// The node that answers.
         node: u32,
         /// The shard that now serves this connection.
         shard: u16,
+        /// Shards of that node.
         shards: u16,
         /// Publish body bytes the client may have unanswered.
         window_bytes: u32,
+        /// Limits in force.
         limits: Limits,
+        /// For logs: program name and version.
         server: String,
     }
     /// Create a queue, or check that it exists as described.
     Declare {
+        /// 1 to 255 bytes, no control characters.
         name: String,
         /// A `Mode`; 0 = keep, or durable for a new queue.
         mode: u8,
@@ -186,13 +230,18 @@ bodies! {
         /// 0 = keep, or 30 000 for a new queue.
         lease_ms: u64,
     }
+    /// Answers declare.
     Declared {
         /// 1 when this declare created it.
         created: u8,
+        /// The queue as it stands.
         queue: QueueDescription,
     }
+    /// Records for one partition, all or none of them stored.
     Publish {
+        /// From `Declared` or `LocateReply`.
         queue_id: u64,
+        /// Below the number of partitions.
         partition: u16,
         /// [`PUBLISH_DURABLE`].
         flags: u32,
@@ -213,11 +262,14 @@ bodies! {
     }
     /// Confirmed publishes of this connection, several at once.
     Confirm {
+        /// In the order in which they were met.
         items: Vec<ConfirmItem>,
     }
     /// Start deliveries of one partition to this connection.
     Subscribe {
+        /// From `Declared` or `LocateReply`.
         queue_id: u64,
+        /// Below the number of partitions.
         partition: u16,
         /// Chosen by the client, unique on this connection.
         subscription: u32,
@@ -226,29 +278,46 @@ bodies! {
         /// Encoded record bytes likewise; one record may overdraw it.
         credit_bytes: u64,
     }
+    /// Answers subscribe; deliveries follow.
     Subscribed {
+        /// As asked.
         subscription: u32,
+        /// The partition's generation now.
         generation: u32,
     }
     /// Adds to the credit of a subscription. Not answered.
     Credit {
+        /// As subscribed.
         subscription: u32,
+        /// Records more.
         records: u32,
+        /// Encoded record bytes more.
         bytes: u64,
     }
+    /// Records handed out under a lease.
     Deliver {
+        /// The subscription that is served.
         subscription: u32,
+        /// As subscribed.
         queue_id: u64,
+        /// As subscribed.
         partition: u16,
+        /// Of every offset in `deliveries`.
         generation: u32,
+        /// One per record.
         deliveries: Vec<Delivery>,
         /// Encoded records back to back, in the order of `deliveries`.
         records: Vec<u8>,
     }
+    /// Says what became of deliveries.
     Settle {
+        /// As delivered.
         queue_id: u64,
+        /// As delivered.
         partition: u16,
+        /// As delivered; another one is refused.
         generation: u32,
+        /// As delivered.
         subscription: u32,
         /// A `SettleKind`.
         kind: u8,
@@ -256,6 +325,7 @@ bodies! {
         flags: u32,
         /// For release: not before this many milliseconds.
         delay_ms: u64,
+        /// What to settle, in any order.
         items: Vec<SettleItem>,
     }
     /// Answers one settle frame: when asked for, or when items were refused.
@@ -264,17 +334,25 @@ bodies! {
         accepted: u32,
         /// The `Boundary` met, 0 when nothing was accepted.
         boundary: u8,
+        /// How many copies met it.
         copies: u8,
+        /// Items that took no effect, with the reason of each.
         refused: Vec<RefusedSettle>,
     }
+    /// Asks for one partition's state.
     QueueInfo {
+        /// The queue asked about.
         queue_id: u64,
+        /// The partition asked about.
         partition: u16,
     }
     /// One partition's state, as one moment of its owner.
     QueueInfoReply {
+        /// The queue as declared.
         queue: QueueDescription,
+        /// As asked.
         partition: u16,
+        /// The partition's generation now.
         generation: u32,
         /// Next offset that is not yet written; exclusive end.
         written_next: u64,
@@ -282,28 +360,41 @@ bodies! {
         durable_next: u64,
         /// Waiting for the delivery gate.
         gated: u64,
+        /// Waiting for a consumer with credit.
         ready: u64,
+        /// Waiting for their due time.
         delayed: u64,
+        /// Delivered and not yet settled.
         leased: u64,
         /// Totals since the queue was declared.
         published: u64,
+        /// Settled by acknowledge.
         acknowledged: u64,
+        /// Settled by reject.
         dropped: u64,
+        /// Reserved, 0.
         expired: u64,
+        /// Reserved, 0.
         dead_lettered: u64,
+        /// Dropped by purge.
         purged: u64,
         /// Since this process started.
         redelivered: u64,
+        /// Written but not yet durable.
         unsynced_records: u64,
+        /// Likewise, encoded record bytes.
         unsynced_bytes: u64,
         /// 0 when nothing is ready.
         oldest_ready_age_ms: u64,
+        /// Subscriptions now.
         consumers: u32,
         /// 1 when the owning log is latched.
         latched: u8,
-        /// Copies that hold the partition now, and how many a confirm needs.
+        /// Copies that hold the partition now.
         copies_present: u8,
+        /// Copies that a confirm needs.
         copies_needed: u8,
+        /// Every loss since the queue was declared, oldest first.
         losses: Vec<LossReport>,
     }
     /// Queues by name, in byte order.
@@ -313,65 +404,100 @@ bodies! {
         /// At most this many; 0 = the limit.
         limit: u32,
     }
+    /// Answers list.
     ListReply {
+        /// In byte order of their names.
         queues: Vec<QueueDescription>,
         /// 1 when more follow the last one.
         more: u8,
     }
+    /// Asks how far a partition is written and durable.
     Frontiers {
+        /// The queue asked about.
         queue_id: u64,
+        /// The partition asked about.
         partition: u16,
     }
+    /// Answers frontiers, as one moment of the owner.
     FrontiersReply {
+        /// The partition's generation now.
         generation: u32,
+        /// Exclusive end of what is written.
         written_next: u64,
+        /// Exclusive end of what is durable, at most `written_next`.
         durable_next: u64,
+        /// Copies that hold both.
         copies: u8,
     }
     /// Answered when all of the partition before it is durable.
     Barrier {
+        /// The queue to wait for.
         queue_id: u64,
+        /// The partition to wait for.
         partition: u16,
         /// Milliseconds; 0 = 30 000.
         deadline_ms: u32,
     }
+    /// Answers barrier when it is met.
     BarrierReply {
+        /// The partition's generation now.
         generation: u32,
+        /// Exclusive end of what is written.
         written_next: u64,
+        /// Exclusive end of what is durable; at or above what the barrier waited for.
         durable_next: u64,
+        /// Copies on which it is durable.
         copies: u8,
     }
     /// Read without disturbing order, leases or counters.
     Peek {
+        /// The queue to look into.
         queue_id: u64,
+        /// The partition to look into.
         partition: u16,
+        /// First offset of interest.
         from_offset: u64,
         /// 0 = 1.
         max_records: u32,
     }
+    /// Answers peek.
     PeekReply {
+        /// The partition's generation now.
         generation: u32,
+        /// One per record, by offset.
         peeked: Vec<Peeked>,
+        /// Encoded records back to back, in the order of `peeked`.
         records: Vec<u8>,
     }
     /// Drop everything that is not leased.
     Purge {
+        /// The queue to purge.
         queue_id: u64,
+        /// The partition to purge.
         partition: u16,
     }
+    /// Answers purge.
     Purged {
+        /// How many were dropped.
         records: u64,
     }
+    /// Deletes a queue; its id is never used again.
     Delete {
+        /// The queue to delete, with its records.
         queue_id: u64,
     }
+    /// Answers delete.
     Deleted {
+        /// As asked.
         queue_id: u64,
     }
+    /// Asks for a sign of life.
     Ping {}
+    /// Answers ping.
     Pong {}
     /// The peer will close this connection; what is unanswered is unknown.
     GoingAway {
+        /// For people.
         reason: String,
     }
     /// Answers the frame whose correlation id the header echoes; 0 = the connection.
@@ -383,37 +509,57 @@ bodies! {
         /// What happened, why, and what to do.
         message: String,
     }
+    /// Resolves a queue name to its id and the places of its partitions.
     Locate {
+        /// The name to resolve.
         name: String,
     }
+    /// Answers locate.
     LocateReply {
+        /// The queue of that name, with the places of its partitions.
         queue: QueueDescription,
     }
     /// Reserved.
     Redirect {
+        /// As asked.
         queue_id: u64,
+        /// As asked.
         partition: u16,
+        /// The owner.
         node: u32,
+        /// The shard of it.
         shard: u16,
     }
+    /// Ends a subscription; its leased records are given back.
     Unsubscribe {
+        /// As subscribed.
         subscription: u32,
     }
+    /// Answers unsubscribe; no delivery of it follows.
     Unsubscribed {
+        /// As asked.
         subscription: u32,
     }
     /// Reserved.
     Extend {
+        /// As delivered.
         queue_id: u64,
+        /// As delivered.
         partition: u16,
+        /// As delivered.
         generation: u32,
+        /// As delivered.
         subscription: u32,
+        /// From now, milliseconds.
         lease_ms: u64,
+        /// Deliveries to extend.
         items: Vec<SettleItem>,
     }
     /// Reserved.
     Extended {
+        /// Items that took effect.
         accepted: u32,
+        /// Items that did not, with the reason of each.
         refused: Vec<RefusedSettle>,
     }
 }

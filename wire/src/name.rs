@@ -1,4 +1,8 @@
 //! Queue names: what is accepted, decided once.
+//!
+//! Owns: the rule. Whatever takes a name from outside (frames, HTTP, command
+//! line, configuration) asks here, so that a queue that one of them can create
+//! every other can reach. Names are never changed, folded or normalized.
 
 use crate::{error::WireError, limits::MAX_NAME_BYTES};
 

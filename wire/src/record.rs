@@ -15,6 +15,16 @@
 //!
 //! Headers are a sequence of `name_len u16, value_len u32, name, value`; the
 //! server bounds them and does not look inside.
+//!
+//! Owns: the record format, on the wire and in the log alike. It never copies
+//! or re-encodes a record that it reads.
+//!
+//! Invariants:
+//! 1. A [`Record`]'s parts lie back to back inside its `bytes`.
+//! 2. Stated lengths are compared with their limits before they are added up,
+//!    so that no sum overflows and nothing is allocated for them.
+//! 3. The checksum covers everything behind it: any changed bit is found by
+//!    [`Record::verify`] or was refused by [`Record::parse`].
 
 use crate::{
     error::WireError,
@@ -27,9 +37,11 @@ pub const RECORD_HEADER_BYTES: usize = 32;
 /// What a publisher gives for one record.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecordParts<'a> {
+    /// At most 1 024 bytes; empty = no key.
     pub key: &'a [u8],
-    /// Encoded headers; see the module head.
+    /// Encoded headers, at most 64 KiB; see the module head.
     pub headers: &'a [u8],
+    /// At most 8 MiB; may be empty.
     pub payload: &'a [u8],
     /// Unix time in milliseconds; 0 = deliver at once.
     pub not_before_ms: u64,
@@ -79,11 +91,15 @@ impl RecordParts<'_> {
 pub struct Record<'a> {
     /// The whole encoded record.
     pub bytes: &'a [u8],
+    /// Empty = no key.
     pub key: &'a [u8],
+    /// Encoded headers; see the module head.
     pub headers: &'a [u8],
+    /// The publisher's bytes.
     pub payload: &'a [u8],
+    /// Unix time in milliseconds; 0 = deliver at once.
     pub not_before_ms: u64,
-    /// Checksum as stated.
+    /// Checksum as stated, not yet verified.
     pub crc: u32,
 }
 

@@ -1,4 +1,8 @@
 //! The words of the protocol that travel as one byte.
+//!
+//! Owns: their numbers, their names in text, and which boundary each mode waits
+//! for. A number never changes meaning; an unknown one is `None`, never a
+//! default.
 
 /// How far a record has come on a replica. Never called by the other's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,7 +117,9 @@ pub enum RecordState {
     Gated = 1,
     /// Waits for its due time.
     Delayed = 2,
+    /// May be delivered to the next consumer with credit.
     Ready = 3,
+    /// Delivered, not yet settled, lease not yet over.
     Leased = 4,
 }
 

@@ -1,5 +1,45 @@
-//! The only place that does I/O.
+//! The only layer that knows glommio, threads, clocks and files: engine
+//! effects into I/O, completions into events.
+//!
+//! Owns: one executor per core and the shards it runs, the sockets, the
+//! segment descriptors, the mailboxes between shards, the helper threads, and
+//! the data directory around the logs (lock, identity, clean marker).
+//!
+//! Invariants:
+//! 1. The engine is entered from its own thread only, never across an await.
+//! 2. Creating, zeroing, renaming files and syncing directories happen on
+//!    helper threads only.
+//! 3. Tasks run to completion: they end by a flag or a closed socket, never by
+//!    being cancelled.
+//! 4. The first file that an executor opens has written, synced content on the
+//!    data device (glommio decides about polling by it).
+//! 5. No descriptor of the log is shared with a second open file description
+//!    that writes without holding the segment's lock.
+//!
+//! Never: decides anything about promises; that is the engine's.
+//!
+//! A crash leaves behind: the data directory without its clean marker.
 
-pub mod boot;
+pub mod boot_directory;
+mod bringup;
+mod buffer;
+mod clock;
+mod connection;
+mod data_directory;
 pub mod device_probe;
+mod fd;
 pub mod fs_disk;
+mod helper;
+mod listener;
+mod local_event;
+mod machine;
+mod mailbox;
+mod segments;
+mod server;
+mod shard;
+mod timer;
+
+pub use data_directory::{shard_directory, DirectoryError, Identity};
+pub use machine::MachineError;
+pub use server::{Server, ServerOptions, StartError};
+pub use shard::Report;

@@ -61,7 +61,7 @@ pub use position::{
     Extent, Geometry, GeometryError, LogId, LogPosition, FIRST_SEGMENT, MAX_BATCH_BYTES,
     MAX_UNRELEASED_BATCHES,
 };
-pub use recovery::{DamagedRange, RecoveredItem};
+pub use recovery::{place_in, DamagedRange, RecoveredItem};
 pub use report::{Cut, CutKind, Recopied, RecoveryReport, MAX_LISTED_DAMAGES};
 pub use segment_files::{prepare_segment, segment_name};
 pub use superblock::{BootId, Jump, SuperblockError, SUPERBLOCK_FILES};

@@ -109,6 +109,7 @@ fn open_latched(
         latch: latch.map(Latch::At).or(recorded),
         latched_counter: superblock.open_counter,
         removed: Vec::new(),
+        superblock_damaged: store.damaged,
         files: SegmentFiles::list(disk, superblock.geometry)?,
     };
     opening
@@ -145,6 +146,7 @@ struct Opening<'a> {
     /// The open before this one.
     latched_counter: u64,
     removed: Vec<String>,
+    superblock_damaged: Option<&'static str>,
     files: SegmentFiles<'a>,
 }
 
@@ -269,25 +271,20 @@ impl Opening<'_> {
         recopied: Option<(Recopied, Option<Cut>)>,
     ) -> Result<Opened, OpenError> {
         let token = self.leave_token(&store);
-        let superblock = &mut store.current;
-        if !end.remembers {
-            superblock.amnesiac = true;
-            superblock.incarnation += 1;
-        }
-        superblock.boot_id = self.facts.boot_id;
-        superblock.resume_at = resumed_at;
-        superblock.resume_epoch = superblock.epoch;
-        superblock.token_counter = match &token {
-            Some(Ok(())) => superblock.open_counter,
-            _ => 0,
-        };
-        let repaired = store.damaged;
-        store.store_both(self.disk)?;
-        self.disk.remove(latch::LATCHED_FILE)?;
-        self.disk.sync_dir()?;
-
+        self.seal(&mut store, &end, resumed_at, matches!(token, Some(Ok(()))))?;
         let superblock = &store.current;
         let geometry = superblock.geometry;
+        let start = LogStart {
+            log_id: superblock.log_id,
+            geometry,
+            epoch: superblock.epoch,
+            open_counter: superblock.open_counter,
+            end: resumed_at,
+            last_sequence: end.last_sequence,
+            last_checksum: end.last_checksum,
+            ready_through: resume::ready_through(&self.files, geometry.segment_of(resumed_at)),
+            links: reader.assembler.links,
+        };
         let cut = cut_of(&end);
         let damaged_in_boot =
             self.boot == Boot::Same && cut.is_some_and(|cut| cut.kind == CutKind::Damaged);
@@ -312,25 +309,39 @@ impl Opening<'_> {
             damaged_ranges: end.damaged_ranges,
             recopied,
             removed_files: self.removed,
-            superblock_repaired: repaired,
+            superblock_repaired: self.superblock_damaged,
             unreadable: self.files.unreadable.as_ref().map(ToString::to_string),
-            token_failure: match token {
-                Some(Err(error)) => Some(error.to_string()),
-                _ => None,
-            },
-        };
-        let start = LogStart {
-            log_id: superblock.log_id,
-            geometry,
-            epoch: superblock.epoch,
-            open_counter: superblock.open_counter,
-            end: resumed_at,
-            last_sequence: end.last_sequence,
-            last_checksum: end.last_checksum,
-            ready_through: resume::ready_through(&self.files, geometry.segment_of(resumed_at)),
-            links: reader.assembler.links,
+            token_failure: token.and_then(Result::err).map(|error| error.to_string()),
         };
         Ok(Opened { start, report })
+    }
+
+    /// Makes what this open found durable, in both superblocks; then the latch
+    /// record, if there is one, is out of date.
+    fn seal(
+        &self,
+        store: &mut SuperblockStore,
+        end: &WalkEnd,
+        resumed_at: LogPosition,
+        has_token: bool,
+    ) -> Result<(), OpenError> {
+        let superblock = &mut store.current;
+        if !end.remembers {
+            superblock.amnesiac = true;
+            superblock.incarnation += 1;
+        }
+        superblock.boot_id = self.facts.boot_id;
+        superblock.resume_at = resumed_at;
+        superblock.resume_epoch = superblock.epoch;
+        superblock.token_counter = if has_token {
+            superblock.open_counter
+        } else {
+            0
+        };
+        store.store_both(self.disk)?;
+        self.disk.remove(latch::LATCHED_FILE)?;
+        self.disk.sync_dir()?;
+        Ok(())
     }
 
     fn leave_token(&self, store: &SuperblockStore) -> Option<Result<(), DiskError>> {

@@ -3,3 +3,4 @@
 pub mod command;
 pub mod meta;
 pub mod queue;
+mod reader;

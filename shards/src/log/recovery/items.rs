@@ -12,6 +12,25 @@ pub struct RecoveredItem<'a> {
     pub payload: &'a [u8],
     /// Place of the payload's first byte.
     pub position: LogPosition,
+    /// Ends of its fragments, each with the place where the payload goes on.
+    pub links: &'a [(LogPosition, LogPosition)],
+}
+
+/// The place of payload byte `at` of an item that begins at `position` and
+/// whose fragments go on as `links` say.
+pub fn place_in(
+    position: LogPosition,
+    links: &[(LogPosition, LogPosition)],
+    at: u32,
+) -> LogPosition {
+    let mut place = LogPosition(position.0 + u64::from(at));
+    for (end, next) in links {
+        if place < *end {
+            break;
+        }
+        place = LogPosition(place.0 - end.0 + next.0);
+    }
+    place
 }
 
 /// Puts items together; memory is bounded by what was really read, never by a
@@ -93,6 +112,7 @@ impl ItemAssembler {
                     header: fragment.item,
                     payload,
                     position,
+                    links: &[],
                 });
             }
             Part::First { total } => {
@@ -119,10 +139,13 @@ impl ItemAssembler {
                 match whole {
                     Some(partial) => {
                         self.items += 1;
+                        let inner = partial.fragments.saturating_sub(1) as usize;
+                        let first = self.links.len().saturating_sub(inner);
                         on_item(RecoveredItem {
                             header: partial.item,
                             payload: &partial.payload,
                             position: partial.position,
+                            links: self.links.get(first..).unwrap_or_default(),
                         });
                     }
                     None => self.gap(),

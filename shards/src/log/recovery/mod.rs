@@ -21,7 +21,7 @@ mod table;
 mod walk;
 
 pub(super) use items::ItemAssembler;
-pub use items::RecoveredItem;
+pub use items::{place_in, RecoveredItem};
 pub(super) use table::{Action, Boot};
 pub use walk::DamagedRange;
 pub(super) use walk::{walk, BatchVisitor, WalkEnd, WalkFacts};

@@ -1,28 +1,10 @@
-//! What the process asks the kernel before it opens its logs.
+//! Where tokens and latch records go that a reboot must empty.
 
 use std::fs::DirBuilder;
-use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::fs_disk::FsDisk;
-use crate::log::{BootId, LogId};
-
-/// The id of the running kernel.
-pub fn boot_id() -> io::Result<BootId> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let id = u128::from_str_radix(&digits, 16);
-    id.map(BootId)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-}
-
-/// A random id for a new log.
-pub fn new_log_id() -> io::Result<LogId> {
-    let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(LogId(u128::from_le_bytes(bytes)))
-}
 
 /// A directory of this user's that a reboot empties, made if it is missing:
 /// `/run/tidegate`, else `/dev/shm/tidegate-UID`. `None` if there is neither.
@@ -52,17 +34,6 @@ fn private_directory(path: &Path, uid: u32) -> Option<FsDisk> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernel_names_its_boot_the_same_twice() {
-        assert_eq!(boot_id().unwrap(), boot_id().unwrap());
-        assert_ne!(boot_id().unwrap(), BootId(0));
-    }
-
-    #[test]
-    fn log_ids_differ() {
-        assert_ne!(new_log_id().unwrap(), new_log_id().unwrap());
-    }
 
     #[test]
     fn a_directory_that_others_may_write_is_not_trusted() {

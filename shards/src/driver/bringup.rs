@@ -1,0 +1,386 @@
+//! A shard's way up: open the log on a thread of its own, replay it here,
+//! start the loops; and again after a latch.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use glommio::{
+    io::{DmaBuffer, DmaFile},
+    timer::sleep,
+    Latency, Shares,
+};
+
+use super::{
+    clock,
+    fs_disk::FsDisk,
+    helper::Helper,
+    machine,
+    mailbox::{Outbox, Receiver, Sender},
+    segments::Segments,
+    shard::{Crowd, Report, Shard, ShardParts},
+};
+use crate::{
+    engine::{Boot, Engine, EngineConfig, HelloFacts, Notice},
+    io::DiskErrorKind,
+    log::{
+        self, BootId, CleanMarker, Geometry, IoFailure, ItemHeader, LatchRecord, LogId, LogOptions,
+        LogPosition, LogStart, LogWriter, OpenFacts, RecoveryReport, SUPERBLOCK_FILES,
+    },
+};
+
+/// How long an open waits for a killed process's last writes.
+const LOCK_WAIT: Duration = Duration::from_secs(20);
+/// Recovered bytes that travel to the shard at once.
+const REPLAY_CHUNK_BYTES: usize = 1 << 20;
+/// Chunks on the way.
+const REPLAY_CHUNKS: usize = 4;
+/// First and longest pause between tries to reopen a latched log.
+const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+const REOPEN_PAUSE_MOST: Duration = Duration::from_secs(10);
+/// Directories that a reboot empties, best first.
+const BOOT_DIRECTORIES: [&str; 2] = ["/run", "/dev/shm"];
+
+/// The clean markers of a data directory: those found, and those to leave.
+pub(super) struct CleanMarkers {
+    found: Vec<CleanMarker>,
+    left: Mutex<Vec<CleanMarker>>,
+}
+
+impl CleanMarkers {
+    fn found(&self, log_id: LogId) -> Option<CleanMarker> {
+        self.found
+            .iter()
+            .find(|marker| marker.log_id == log_id)
+            .copied()
+    }
+
+    /// A drained log's marker.
+    pub(super) fn add(&self, marker: CleanMarker) {
+        self.left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(marker);
+    }
+
+    /// Writes what was added into the data directory, durably.
+    ///
+    /// # Errors
+    /// The directory cannot be written; the next start recovers.
+    pub(super) fn leave(&self, data: &Path) -> std::io::Result<()> {
+        let markers = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let disk = FsDisk::open(data).map_err(std::io::Error::other)?;
+        log::put_clean_markers(&disk, &markers).map_err(std::io::Error::other)
+    }
+}
+
+/// Takes the clean markers away, before any log is opened.
+pub(super) fn take_clean_markers(data: &Path) -> Result<CleanMarkers, String> {
+    let disk = FsDisk::open(data).map_err(|error| error.to_string())?;
+    let found = log::take_clean_markers(&disk).map_err(|error| error.to_string())?;
+    Ok(CleanMarkers {
+        found,
+        left: Mutex::default(),
+    })
+}
+
+/// An item on its way from the opening thread to the shard.
+struct Replayed {
+    header: ItemHeader,
+    payload: Vec<u8>,
+    position: LogPosition,
+    links: Vec<(LogPosition, LogPosition)>,
+}
+
+type Chunk = Vec<Replayed>;
+type OpenResult = Result<(LogStart, RecoveryReport), String>;
+
+/// Everything a shard is started from.
+pub(super) struct Bringup {
+    pub config: EngineConfig,
+    pub hello: HelloFacts,
+    pub directory: PathBuf,
+    pub cookie: u64,
+    pub log: LogOptions,
+    pub clean: Arc<CleanMarkers>,
+    pub listen: SocketAddr,
+    pub senders: Vec<Sender>,
+    pub mail: Receiver,
+    pub helper: Helper,
+    pub reports: flume::Sender<Report>,
+    pub crowd: Crowd,
+}
+
+impl Bringup {
+    /// Brings the shard up and keeps it up until the process ends.
+    pub(super) async fn run(self) {
+        let shard = self.config.shard;
+        if let Err(reason) = self.serve().await {
+            // The receiver is gone only when the process ends.
+            let _ = self.reports.send(Report::Failed { shard, reason });
+        }
+    }
+
+    async fn serve(&self) -> Result<(), String> {
+        let (mut engine, mut report) = self.boot(None).await?;
+        let _first = self.first_file().await?;
+        let queue = glommio::executor().create_task_queue(
+            Shares::default(),
+            Latency::Matters(Duration::from_millis(1)),
+            "shard",
+        );
+        let geometry = engine.log().geometry();
+        let shard = Shard::new(self.parts(queue, geometry), engine);
+        shard.start(self.mail.clone());
+        loop {
+            self.tell(&report);
+            self.settle_amnesia(&shard, &report);
+            shard.latched.wait().await;
+            (engine, report) = self.reopen(&shard).await;
+            shard.replace_engine(engine);
+        }
+    }
+
+    fn parts(&self, queue: glommio::TaskQueueHandle, geometry: Geometry) -> ShardParts {
+        let number = self.config.shard;
+        let directory = self.directory.clone();
+        ShardParts {
+            number,
+            hello: self.hello.clone(),
+            segments: Segments::new(self.directory.clone()),
+            outboxes: self.senders.iter().cloned().map(Outbox::new).collect(),
+            own_mail: self.senders[usize::from(number)].clone(),
+            helper: self.helper.clone(),
+            queue,
+            reports: self.reports.clone(),
+            crowd: self.crowd.clone(),
+            listen: self.listen,
+            clean: self.clean.clone(),
+            prepare: Arc::new(move |sequence| prepare(&directory, geometry, sequence)),
+        }
+    }
+
+    /// glommio decides by the first file of an executor whether later ones
+    /// busy-poll; this one has written, synced content on the data device.
+    async fn first_file(&self) -> Result<DmaFile, String> {
+        let path = self.directory.join(SUPERBLOCK_FILES[0]);
+        DmaFile::open(&path)
+            .await
+            .map_err(|error| format!("opening {}: {error}", path.display()))
+    }
+
+    /// Opens the log and builds an engine from it. The opening blocks, on a
+    /// thread of its own; items come over in chunks and are replayed here.
+    async fn boot(
+        &self,
+        latch: Option<LatchRecord>,
+    ) -> Result<(Engine<DmaBuffer>, RecoveryReport), String> {
+        let (chunks_in, chunks) = flume::bounded::<Chunk>(REPLAY_CHUNKS);
+        let (result_in, result) = flume::bounded::<OpenResult>(1);
+        let opening = Opening {
+            directory: self.directory.clone(),
+            log_id: LogId(u128::from(self.cookie) << 64 | u128::from(self.config.shard)),
+            options: self.log.clone(),
+            clean: self.clean.clone(),
+            latch,
+        };
+        std::thread::Builder::new()
+            .name(format!("open-{}", self.config.shard))
+            .spawn(move || {
+                let outcome = opening.run(chunks_in);
+                // The shard is gone only when the process ends.
+                let _ = result_in.send(outcome);
+            })
+            .map_err(|error| format!("the opening thread could not be started: {error}"))?;
+        let mut config = self.config.clone();
+        config.start_mono_ms = clock::mono_ms();
+        config.start_wall_ms = clock::wall_ms();
+        let mut boot = Boot::new(config);
+        while let Ok(chunk) = chunks.recv_async().await {
+            for item in &chunk {
+                boot.replay(&item.header, &item.payload, &|at| {
+                    log::place_in(item.position, &item.links, at)
+                })
+                .map_err(|error| error.to_string())?;
+            }
+        }
+        let (start, report) = result
+            .recv_async()
+            .await
+            .map_err(|_| "the opening thread ended without a word".to_owned())??;
+        let segment_bytes = start.geometry().segment_bytes();
+        let writer = LogWriter::new(start, self.log.clone());
+        let memory = crate::engine::Memory {
+            amnesiac: report.amnesiac,
+            durable_memory_lost: report.durable_memory_lost,
+        };
+        let engine = boot
+            .finish(writer, segment_bytes, memory)
+            .map_err(|error| error.to_string())?;
+        Ok((engine, report))
+    }
+
+    fn tell(&self, report: &RecoveryReport) {
+        if report.open_counter <= 1 && report.items == 0 {
+            return;
+        }
+        let notice = Notice::Recovered {
+            text: report.to_string(),
+        };
+        // The receiver is gone only when the process ends.
+        let _ = self.reports.send(Report::Notice {
+            shard: self.config.shard,
+            notice,
+        });
+    }
+
+    /// Once the new generations are durable the log need not report the same
+    /// loss of memory again.
+    fn settle_amnesia(&self, shard: &Rc<Shard>, report: &RecoveryReport) {
+        if !report.amnesiac && !report.durable_memory_lost {
+            return;
+        }
+        let (directory, incarnation) = (self.directory.clone(), report.incarnation);
+        let helper = self.helper.clone();
+        let waiting = shard.clone();
+        shard.spawn(async move {
+            while !waiting.with_engine(|engine| engine.is_serving()) {
+                sleep(Duration::from_millis(20)).await;
+            }
+            let task = waiting.clone();
+            let reports = task.reports();
+            let number = task.number;
+            helper.run(move || {
+                let settled = FsDisk::open(&directory)
+                    .map_err(|error| error.to_string())
+                    .and_then(|disk| {
+                        log::amnesia_settled(&disk, incarnation).map_err(|error| error.to_string())
+                    });
+                if let Err(reason) = settled {
+                    let text = format!("the log's recovery could not be noted as settled: {reason}; the next start begins another generation");
+                    let notice = Notice::Problem(text);
+                    let _ = reports.send(Report::Notice { shard: number, notice });
+                }
+            });
+        });
+    }
+
+    /// Reopens the latched log, with back-off, until it works.
+    async fn reopen(&self, shard: &Rc<Shard>) -> (Engine<DmaBuffer>, RecoveryReport) {
+        let record = shard.with_engine(|engine| engine.log().latch_record());
+        if let Some(record) = record {
+            self.record_latch(shard, record).await;
+        }
+        let mut pause = REOPEN_PAUSE;
+        loop {
+            sleep(pause).await;
+            while !shard.with_engine(|engine| engine.log().is_quiet()) {
+                sleep(Duration::from_millis(5)).await;
+            }
+            shard.close_segments();
+            match self.boot(record).await {
+                Ok(opened) => return opened,
+                Err(reason) => shard.problem(&format!(
+                    "reopening the latched log: {reason}; trying again"
+                )),
+            }
+            pause = (pause * 2).min(REOPEN_PAUSE_MOST);
+        }
+    }
+
+    /// Until the latch is recorded somewhere the next process would see, this
+    /// one stays up and keeps trying.
+    async fn record_latch(&self, shard: &Rc<Shard>, record: LatchRecord) {
+        loop {
+            let (done_in, done) = flume::bounded(1);
+            let directory = self.directory.clone();
+            let handed = self.helper.run(move || {
+                let recorded = FsDisk::open(&directory).is_ok_and(|disk| {
+                    let boot = boot_directory();
+                    let boot = boot.as_ref().map(|disk| disk as &dyn crate::io::Disk);
+                    log::record_latch(&disk, boot, &record).is_recorded()
+                });
+                // The shard is gone only when the process ends.
+                let _ = done_in.send(recorded);
+            });
+            if handed && done.recv_async().await == Ok(true) {
+                return;
+            }
+            shard.problem("the latch could not be recorded anywhere; trying again");
+            sleep(REOPEN_PAUSE_MOST).await;
+        }
+    }
+}
+
+/// The blocking half of bringing a log up.
+struct Opening {
+    directory: PathBuf,
+    log_id: LogId,
+    options: LogOptions,
+    clean: Arc<CleanMarkers>,
+    latch: Option<LatchRecord>,
+}
+
+impl Opening {
+    fn run(self, chunks: flume::Sender<Chunk>) -> OpenResult {
+        let disk = FsDisk::create(&self.directory).map_err(|error| error.to_string())?;
+        if !log::exists(&disk).map_err(|error| error.to_string())? {
+            log::create(&disk, self.log_id, &self.options).map_err(|error| error.to_string())?;
+        }
+        let boot_id =
+            machine::boot_id().map_err(|error| format!("reading the boot id: {error}"))?;
+        let boot = boot_directory();
+        let facts = OpenFacts {
+            boot_id: BootId(boot_id),
+            clean_marker: self
+                .latch
+                .is_none()
+                .then(|| self.clean.found(self.log_id))
+                .flatten(),
+            boot_directory: boot.as_ref().map(|disk| disk as &dyn crate::io::Disk),
+            lock_wait: LOCK_WAIT,
+        };
+        let mut chunk = Vec::new();
+        let mut bytes = 0;
+        let mut on_item = |item: log::RecoveredItem<'_>| {
+            bytes += item.payload.len() + 128;
+            chunk.push(Replayed {
+                header: item.header,
+                payload: item.payload.to_vec(),
+                position: item.position,
+                links: item.links.to_vec(),
+            });
+            if bytes >= REPLAY_CHUNK_BYTES {
+                bytes = 0;
+                // A shard that gave up reading says why itself.
+                let _ = chunks.send(std::mem::take(&mut chunk));
+            }
+        };
+        let opened = match self.latch {
+            None => log::open(&disk, &self.options, &facts, &mut on_item),
+            Some(latch) => log::reopen(&disk, &self.options, &facts, &latch, &mut on_item),
+        }
+        .map_err(|error| error.to_string())?;
+        let _ = chunks.send(chunk);
+        Ok((opened.start, opened.report))
+    }
+}
+
+/// A directory that a reboot empties, if this machine has one we may use.
+fn boot_directory() -> Option<FsDisk> {
+    let usable = |root: &&str| FsDisk::create(Path::new(root).join("tidegate")).ok();
+    BOOT_DIRECTORIES.iter().find_map(|root| usable(&root))
+}
+
+fn prepare(directory: &Path, geometry: Geometry, sequence: u64) -> Result<(), IoFailure> {
+    let prepared =
+        FsDisk::open(directory).and_then(|disk| log::prepare_segment(&disk, geometry, sequence));
+    prepared.map_err(|error| IoFailure {
+        out_of_space: error.kind == DiskErrorKind::OutOfSpace,
+        message: error.to_string(),
+    })
+}

@@ -1,0 +1,355 @@
+//! The data directory around the logs: lock, identity, file system.
+//!
+//! ```text
+//! DIR/lock       held by the running server
+//! DIR/identity   what the directory is; written once
+//! DIR/clean      present only after a clean stop
+//! DIR/shard-NN/  one log each
+//! ```
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{flock, statfs, FlockOperation};
+use thiserror::Error;
+
+use crate::engine::ShardPlace;
+
+/// Version of the directory's layout.
+const FORMAT: u32 = 1;
+/// Longest identity file that is read.
+const MAX_IDENTITY_BYTES: u64 = 64 << 10;
+/// File systems that write in place, by `statfs` type.
+const IN_PLACE: [(u64, &str); 2] = [(0xEF53, "ext4"), (0x5846_5342, "XFS")];
+
+/// Why a data directory cannot be used. Each is one sentence for the user.
+#[derive(Debug, Error)]
+pub enum DirectoryError {
+    #[error("cannot create the data directory {path}: {source}; choose another with --data or fix its permissions")]
+    Create { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot write in the data directory {path}: {source}; check its permissions and free space"
+    )]
+    Write { path: PathBuf, source: io::Error },
+    #[error("another server uses the data directory {path}; stop it, or choose another directory with --data")]
+    InUse { path: PathBuf },
+    #[error("{path} holds files but no Tidegate identity; choose an empty directory, or the one this server created")]
+    Foreign { path: PathBuf },
+    #[error("{path}/identity cannot be understood ({reason}); this directory belongs to another version or is damaged")]
+    Identity { path: PathBuf, reason: String },
+    #[error("the directory was created with {stored} shards and --shards asks for {asked}; the number of logs is fixed at creation: leave --shards away, or use a new directory")]
+    Shards { stored: u16, asked: u16 },
+    #[error("the directory belongs to node {stored} and this server is configured as node {asked}; use the directory of this node")]
+    Node { stored: u32, asked: u32 },
+    #[error("the file system of {path} (type {kind:#x}) is neither ext4 nor XFS, so \"written\" cannot be promised on it; move the directory, or set allow_any_file_system = true for tests")]
+    FileSystem { path: PathBuf, kind: u64 },
+}
+
+/// What a data directory is; fixed at its creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub node: u32,
+    /// Random, tells directories apart.
+    pub cookie: u64,
+    pub place: ShardPlace,
+}
+
+/// A locked data directory.
+pub struct DataDirectory {
+    path: PathBuf,
+    pub identity: Identity,
+    /// True when this start created it.
+    pub created: bool,
+    /// Holds the lock until dropped.
+    _lock: File,
+}
+
+/// What a directory is created with.
+#[derive(Debug, Clone, Copy)]
+pub struct NewDirectory {
+    pub node: u32,
+    pub shards: u16,
+    pub data_groups: u32,
+}
+
+impl DataDirectory {
+    /// Opens or creates and locks the directory. `asked_shards` is what the
+    /// user asked for, if anything.
+    ///
+    /// # Errors
+    /// See [`DirectoryError`]; nothing was changed, but for a created empty directory.
+    pub fn open(
+        path: &Path,
+        new: NewDirectory,
+        asked_shards: Option<u16>,
+        any_file_system: bool,
+    ) -> Result<Self, DirectoryError> {
+        let at = || path.to_owned();
+        fs::create_dir_all(path).map_err(|source| DirectoryError::Create { path: at(), source })?;
+        let write = |source| DirectoryError::Write { path: at(), source };
+        if !any_file_system {
+            check_file_system(path)?;
+        }
+        let foreign = !path.join("identity").exists() && has_other_files(path).map_err(write)?;
+        if foreign {
+            return Err(DirectoryError::Foreign { path: at() });
+        }
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join("lock"))
+            .map_err(write)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(DirectoryError::InUse { path: at() });
+        }
+        let stored = read_identity(path)?;
+        let created = stored.is_none();
+        let identity = match stored {
+            Some(identity) => identity,
+            None => create_identity(path, new).map_err(write)?,
+        };
+        if let Some(asked) = asked_shards.filter(|asked| *asked != identity.place.shards) {
+            return Err(DirectoryError::Shards {
+                stored: identity.place.shards,
+                asked,
+            });
+        }
+        if identity.node != new.node {
+            return Err(DirectoryError::Node {
+                stored: identity.node,
+                asked: new.node,
+            });
+        }
+        Ok(DataDirectory {
+            path: path.to_owned(),
+            identity,
+            created,
+            _lock: lock,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of a shard's log.
+    pub fn shard(&self, shard: u16) -> PathBuf {
+        shard_directory(&self.path, shard)
+    }
+}
+
+/// `DIR/shard-NN`.
+pub fn shard_directory(data: &Path, shard: u16) -> PathBuf {
+    data.join(format!("shard-{shard:02}"))
+}
+
+fn check_file_system(path: &Path) -> Result<(), DirectoryError> {
+    let kind = statfs(path)
+        .map_err(|error| DirectoryError::Create {
+            path: path.to_owned(),
+            source: error.into(),
+        })?
+        .f_type as u64;
+    if IN_PLACE.iter().any(|(known, _)| *known == kind) {
+        Ok(())
+    } else {
+        Err(DirectoryError::FileSystem {
+            path: path.to_owned(),
+            kind,
+        })
+    }
+}
+
+fn has_other_files(path: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let ours = ["lock", "identity.tmp", "lost+found"];
+        if !ours.iter().any(|known| name == *known) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn create_identity(path: &Path, new: NewDirectory) -> io::Result<Identity> {
+    let identity = Identity {
+        node: new.node,
+        cookie: random_u64()?,
+        place: ShardPlace::spread(new.data_groups, new.shards),
+    };
+    let table: Vec<String> = identity
+        .place
+        .shard_of_group
+        .iter()
+        .map(|shard| shard.to_string())
+        .collect();
+    let text = format!(
+        "tidegate {FORMAT}\nnode {}\ncookie {:016x}\nlogs {}\ngroups {}\n",
+        identity.node,
+        identity.cookie,
+        identity.place.shards,
+        table.join(" ")
+    );
+    for shard in 0..new.shards {
+        fs::create_dir_all(shard_directory(path, shard))?;
+    }
+    let temporary = path.join("identity.tmp");
+    let mut file = File::create(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path.join("identity"))?;
+    sync_directory(path)?;
+    Ok(identity)
+}
+
+/// Makes created and renamed names in a directory durable.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Eight random bytes of the system.
+pub fn random_u64() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn read_identity(path: &Path) -> Result<Option<Identity>, DirectoryError> {
+    let refuse = |reason: String| DirectoryError::Identity {
+        path: path.to_owned(),
+        reason,
+    };
+    let file = match File::open(path.join("identity")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(refuse(error.to_string())),
+    };
+    let mut text = String::new();
+    file.take(MAX_IDENTITY_BYTES)
+        .read_to_string(&mut text)
+        .map_err(|error| refuse(error.to_string()))?;
+    parse_identity(&text).map(Some).map_err(refuse)
+}
+
+fn parse_identity(text: &str) -> Result<Identity, String> {
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+            .ok_or_else(|| format!("the line {name:?} is missing"))
+    };
+    fn bad<E>(name: &str) -> impl FnOnce(E) -> String + '_ {
+        move |_| format!("the line {name:?} is not a number")
+    }
+    let format: u32 = field("tidegate")?.parse().map_err(bad("tidegate"))?;
+    if format != FORMAT {
+        return Err(format!(
+            "format {format}, and this build reads format {FORMAT}"
+        ));
+    }
+    let shards: u16 = field("logs")?.parse().map_err(bad("logs"))?;
+    let table: Result<Vec<u16>, _> = field("groups")?.split(' ').map(str::parse).collect();
+    let shard_of_group = table.map_err(bad("groups"))?;
+    let placed = shard_of_group.iter().all(|shard| *shard < shards);
+    if !placed || shard_of_group.len() < 2 || shards == 0 || shards > 64 {
+        return Err("the table of groups does not fit the number of logs".to_owned());
+    }
+    Ok(Identity {
+        node: field("node")?.parse().map_err(bad("node"))?,
+        cookie: u64::from_str_radix(field("cookie")?, 16).map_err(bad("cookie"))?,
+        place: ShardPlace {
+            shard_of_group,
+            shards,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: NewDirectory = NewDirectory {
+        node: 1,
+        shards: 2,
+        data_groups: 4,
+    };
+
+    fn open(path: &Path) -> Result<DataDirectory, DirectoryError> {
+        DataDirectory::open(path, NEW, None, true)
+    }
+
+    #[test]
+    fn a_created_directory_opens_again_as_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let first = open(&path).unwrap();
+        assert!(first.created);
+        let identity = first.identity.clone();
+        drop(first);
+        let second = open(&path).unwrap();
+        assert!(!second.created);
+        assert_eq!(second.identity, identity);
+    }
+
+    #[test]
+    fn a_second_server_on_the_directory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = open(dir.path()).unwrap();
+        assert!(matches!(
+            open(dir.path()),
+            Err(DirectoryError::InUse { .. })
+        ));
+    }
+
+    #[test]
+    fn a_foreign_directory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
+        assert!(matches!(
+            open(dir.path()),
+            Err(DirectoryError::Foreign { .. })
+        ));
+    }
+
+    #[test]
+    fn another_number_of_shards_or_another_node_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        let other = DataDirectory::open(dir.path(), NEW, Some(3), true);
+        assert!(matches!(
+            other,
+            Err(DirectoryError::Shards {
+                stored: 2,
+                asked: 3
+            })
+        ));
+        let node = NewDirectory { node: 2, ..NEW };
+        let other = DataDirectory::open(dir.path(), node, None, true);
+        assert!(matches!(
+            other,
+            Err(DirectoryError::Node {
+                stored: 1,
+                asked: 2
+            })
+        ));
+    }
+
+    #[test]
+    fn a_damaged_identity_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in [
+            "",
+            "tidegate 2\n",
+            "tidegate 1\nnode 1\ncookie 0\nlogs 1\ngroups 0 7\n",
+        ] {
+            fs::write(dir.path().join("identity"), text).unwrap();
+            assert!(matches!(
+                open(dir.path()),
+                Err(DirectoryError::Identity { .. })
+            ));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What the machine must offer, checked before anything is touched.
+
+use std::io;
+
+use rustix::process::{getrlimit, Resource};
+use thiserror::Error;
+
+/// glommio's rings need this much locked memory per executor.
+const LOCKED_MEMORY_BYTES: u64 = 512 << 10;
+
+/// What the machine lacks. Each is one sentence for the user.
+#[derive(Debug, Error)]
+pub enum MachineError {
+    #[error("this kernel does not offer io_uring ({0}); Tidegate needs Linux 5.8 or later with io_uring allowed (see kernel.io_uring_disabled and the container's seccomp profile)")]
+    IoUring(io::Error),
+    #[error("only {have} bytes of memory may be locked and io_uring needs {LOCKED_MEMORY_BYTES}; raise it with `ulimit -l 512` or LimitMEMLOCK=512K")]
+    LockedMemory { have: u64 },
+}
+
+/// Checks io_uring and locked memory: glommio panics where they lack.
+///
+/// # Errors
+/// What lacks, and how to give it.
+pub(super) fn check() -> Result<(), MachineError> {
+    if let Some(have) = getrlimit(Resource::Memlock).current {
+        if have < LOCKED_MEMORY_BYTES {
+            return Err(MachineError::LockedMemory { have });
+        }
+    }
+    io_uring().map_err(MachineError::IoUring)
+}
+
+/// Sets up the smallest ring and closes it again.
+fn io_uring() -> io::Result<()> {
+    // `struct io_uring_params` is 120 bytes; all zero asks for defaults.
+    let mut params = [0_u64; 15];
+    // SAFETY: the kernel reads and writes 120 bytes behind the pointer, which
+    // is what the array holds, suitably aligned, and alive over the call.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1_u32, params.as_mut_ptr()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call just returned this descriptor and nothing else knows it.
+    unsafe { libc::close(fd as libc::c_int) };
+    Ok(())
+}
+
+/// Cores of the machine that this process may use, 1 to 64.
+pub(super) fn cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(64) as u16)
+}
+
+/// The number of the `nth` core that this process may use.
+pub(super) fn allowed_core(nth: u16) -> Option<usize> {
+    let set = rustix::thread::sched_getaffinity(None).ok()?;
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|core| set.is_set(*core))
+        .nth(usize::from(nth))
+}
+
+/// Descriptors the process may open.
+pub(super) fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Identity of this boot of the host; what an earlier one had in memory is gone.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub(super) fn boot_id() -> io::Result<u128> {
+    // Tests stand in for a reboot by another id.
+    let text = match std::env::var("TIDEGATE_TEST_BOOT_ID") {
+        Ok(text) => text,
+        Err(_) => std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?,
+    };
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).map_err(io::Error::other)
+}

@@ -1,0 +1,350 @@
+//! The running server: checks the machine, locks the data directory, starts a
+//! shard per log, and stops them.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{atomic::AtomicI64, Arc},
+    time::{Duration, Instant},
+};
+
+use glommio::{LocalExecutorBuilder, Placement};
+use thiserror::Error;
+
+use super::{
+    bringup::{self, Bringup},
+    data_directory::{random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
+    device_probe::{self, DeviceProbe},
+    fs_disk::FsDisk,
+    helper::Helper,
+    machine::{self, MachineError},
+    mailbox::{mailboxes, Letter, Sender},
+    shard::{Crowd, Report},
+};
+use crate::{
+    engine::{EngineConfig, HelloFacts, Notice},
+    log::{LogOptions, SyncMethod},
+};
+
+/// A start that is not serving by then has hung: say so.
+const START_PATIENCE: Duration = Duration::from_secs(600);
+/// A drain gives up after this.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
+/// Descriptors kept for log files and the rest when connections are counted.
+const RESERVED_DESCRIPTORS: u64 = 256;
+/// Threads for what may block.
+const HELPER_THREADS: usize = 2;
+
+/// How a server runs.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    pub data: PathBuf,
+    pub listen: SocketAddr,
+    /// `None`: as the directory says; one per core for a new one.
+    pub shards: Option<u16>,
+    /// Below 2^24.
+    pub node: u32,
+    /// For a new directory.
+    pub data_groups: u32,
+    pub log: LogOptions,
+    /// `None`: the device probe chooses.
+    pub sync_method: Option<SyncMethod>,
+    /// Publish bytes a connection may have unanswered.
+    pub window_bytes: u32,
+    /// `None`: as many as descriptors allow.
+    pub max_connections: Option<u64>,
+    /// glommio's registered memory per shard, in bytes.
+    pub io_memory: usize,
+    /// Bytes read back from disk that a shard keeps.
+    pub read_cache_bytes: u64,
+    /// Pin shard N to core N.
+    pub pin_cores: bool,
+    /// Run on file systems that do not write in place. For tests.
+    pub allow_any_file_system: bool,
+    /// Name and version for hello.
+    pub version: String,
+}
+
+/// Why a server did not start. Each is one sentence for the user.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error("cannot listen on {address}: {source}; another program may use the port: choose one with --listen")]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("{0}")]
+    Log(String),
+    #[error("shard {shard} did not start: {reason}")]
+    Shard { shard: u16, reason: String },
+    #[error("the shards did not serve within {} s; look at the lines above", START_PATIENCE.as_secs())]
+    Slow,
+    #[error("a thread could not be started: {0}")]
+    Thread(io::Error),
+}
+
+/// A started server. Dropping it does not stop the shards; the process ends them.
+pub struct Server {
+    /// Where it listens, the port filled in.
+    pub address: SocketAddr,
+    pub identity: Identity,
+    /// The data directory was created by this start.
+    pub created: bool,
+    /// What the device probe found in the data directory.
+    pub probe: DeviceProbe,
+    pub sync_method: SyncMethod,
+    mail: Vec<Sender>,
+    reports: flume::Receiver<Report>,
+    directory: DataDirectory,
+    clean: Arc<bringup::CleanMarkers>,
+}
+
+impl Server {
+    /// Starts everything and returns once every shard serves and listens.
+    /// `tell` gets what an operator should see meanwhile.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(
+        options: ServerOptions,
+        tell: &mut dyn FnMut(u16, &Notice),
+    ) -> Result<Self, StartError> {
+        machine::check()?;
+        let address = reserve(options.listen)?;
+        let cores = machine::cores();
+        let new = NewDirectory {
+            node: options.node,
+            shards: options.shards.unwrap_or(cores),
+            data_groups: options.data_groups,
+        };
+        let any = options.allow_any_file_system;
+        let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
+        let probe = FsDisk::open(directory.path())
+            .and_then(|disk| device_probe::probe(&disk))
+            .map_err(|error| StartError::Log(error.to_string()))?;
+        let sync_method = options.sync_method.unwrap_or(probe.method);
+        let clean = bringup::take_clean_markers(directory.path()).map_err(StartError::Log)?;
+        let clean = Arc::new(clean);
+        let (reports_in, reports) = flume::unbounded();
+        let mail = Launch {
+            options: &options,
+            directory: &directory,
+            address,
+            sync_method,
+            clean: clean.clone(),
+            reports: reports_in,
+        }
+        .launch()?;
+        let server = Server {
+            address,
+            identity: directory.identity.clone(),
+            created: directory.created,
+            probe,
+            sync_method,
+            mail,
+            reports,
+            directory,
+            clean,
+        };
+        server.await_serving(tell)?;
+        Ok(server)
+    }
+
+    /// How durable batches reach the device, for the first lines.
+    pub fn sync_line(&self) -> String {
+        let way = match self.sync_method {
+            SyncMethod::Dsync => "O_DSYNC",
+            SyncMethod::Fdatasync => "write and fdatasync",
+        };
+        let probe = &self.probe;
+        let cache = probe.write_cache.as_deref().unwrap_or("unknown");
+        format!(
+            "durable batches by {way} (probe: O_DSYNC {} us, write + fdatasync {} us; device write cache: {cache})",
+            probe.dsync_p50_us, probe.fdatasync_p50_us
+        )
+    }
+
+    fn await_serving(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<(), StartError> {
+        let deadline = Instant::now() + START_PATIENCE;
+        let mut serving = 0;
+        while serving < self.mail.len() {
+            match self.reports.recv_deadline(deadline) {
+                Ok(Report::Notice {
+                    notice: Notice::Serving,
+                    ..
+                }) => serving += 1,
+                Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
+                Ok(Report::Failed { shard, reason }) => {
+                    return Err(StartError::Shard { shard, reason })
+                }
+                Ok(Report::Drained { .. } | Report::Listening { .. }) => {}
+                Err(_) => return Err(StartError::Slow),
+            }
+        }
+        for sender in &self.mail {
+            // The shard is alive: it just reported.
+            let _ = sender.send(Letter::Accept);
+        }
+        let mut listening = 0;
+        while listening < self.mail.len() {
+            match self.reports.recv_deadline(deadline) {
+                Ok(Report::Listening { .. }) => listening += 1,
+                Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
+                Ok(Report::Failed { shard, reason }) => {
+                    return Err(StartError::Shard { shard, reason })
+                }
+                Ok(Report::Drained { .. }) => {}
+                Err(_) => return Err(StartError::Slow),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the shards report while the server runs.
+    pub fn reports(&self) -> &flume::Receiver<Report> {
+        &self.reports
+    }
+
+    /// Stops admitting, finishes what is in flight, makes everything durable
+    /// and leaves the clean marker. False when a shard did not come to rest in
+    /// time or a log is latched: then there is no marker, and the next start
+    /// recovers.
+    pub fn drain(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<bool, io::Error> {
+        for sender in &self.mail {
+            // A full mailbox of a stuck shard: the deadline below ends it.
+            let _ = sender.try_send(Letter::Drain);
+        }
+        let deadline = Instant::now() + DRAIN_PATIENCE;
+        let (mut done, mut clean) = (0, true);
+        while done < self.mail.len() {
+            match self.reports.recv_deadline(deadline) {
+                Ok(Report::Drained { quiet, .. }) => {
+                    done += 1;
+                    clean &= quiet;
+                }
+                Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
+                Ok(Report::Failed { .. } | Report::Listening { .. }) => {}
+                Err(_) => return Ok(false),
+            }
+        }
+        if clean {
+            self.clean.leave(self.directory.path())?;
+        }
+        Ok(clean)
+    }
+}
+
+/// What the shards are started from.
+struct Launch<'a> {
+    options: &'a ServerOptions,
+    directory: &'a DataDirectory,
+    address: SocketAddr,
+    sync_method: SyncMethod,
+    clean: Arc<bringup::CleanMarkers>,
+    reports: flume::Sender<Report>,
+}
+
+impl Launch<'_> {
+    fn launch(&self) -> Result<Vec<Sender>, StartError> {
+        let shards = self.directory.identity.place.shards;
+        let (senders, receivers) = mailboxes(shards);
+        let helper = Helper::start(HELPER_THREADS).map_err(StartError::Thread)?;
+        let crowd = Crowd {
+            now: Arc::new(AtomicI64::new(0)),
+            most: self.most_connections(),
+        };
+        for (shard, mail) in receivers.into_iter().enumerate() {
+            let shard = shard as u16;
+            let bringup = Bringup {
+                config: self.engine_config(shard)?,
+                hello: HelloFacts {
+                    node: self.options.node,
+                    shards,
+                    window_bytes: self.options.window_bytes,
+                    server: self.options.version.clone(),
+                },
+                directory: self.directory.shard(shard),
+                cookie: self.directory.identity.cookie,
+                log: LogOptions {
+                    sync_method: self.sync_method,
+                    ..self.options.log.clone()
+                },
+                clean: self.clean.clone(),
+                listen: self.address,
+                senders: senders.clone(),
+                mail,
+                helper: helper.clone(),
+                reports: self.reports.clone(),
+                crowd: crowd.clone(),
+            };
+            let placement = self.placement(shard);
+            LocalExecutorBuilder::new(placement)
+                .name(&format!("shard-{shard}"))
+                .io_memory(self.options.io_memory)
+                .preempt_timer(Duration::from_millis(1))
+                .spawn(move || bringup.run())
+                .map_err(|error| StartError::Shard {
+                    shard,
+                    reason: error.to_string(),
+                })?;
+        }
+        Ok(senders)
+    }
+
+    fn placement(&self, shard: u16) -> Placement {
+        let fits = self.directory.identity.place.shards <= machine::cores();
+        if self.options.pin_cores && fits {
+            machine::allowed_core(shard).map_or(Placement::Unbound, Placement::Fixed)
+        } else {
+            Placement::Unbound
+        }
+    }
+
+    fn engine_config(&self, shard: u16) -> Result<EngineConfig, StartError> {
+        Ok(EngineConfig {
+            shard,
+            node: self.options.node,
+            place: self.directory.identity.place.clone(),
+            start_wall_ms: super::clock::wall_ms(),
+            start_mono_ms: super::clock::mono_ms(),
+            random: random_u64().map_err(StartError::Thread)?,
+            window_bytes: self.options.window_bytes,
+            read_cache_bytes: self.options.read_cache_bytes,
+            server: self.options.version.clone(),
+        })
+    }
+
+    /// Each connection holds two descriptors.
+    fn most_connections(&self) -> i64 {
+        let by_descriptors = machine::descriptors().saturating_sub(RESERVED_DESCRIPTORS) / 2;
+        let most = self
+            .options
+            .max_connections
+            .unwrap_or(u64::MAX)
+            .min(by_descriptors)
+            .max(1);
+        i64::try_from(most).unwrap_or(i64::MAX)
+    }
+}
+
+/// Finds the port to listen on. The shards share it by `SO_REUSEPORT`, which
+/// would also let a second server in: so it is first bound without.
+fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
+    let bind = || -> io::Result<SocketAddr> {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(1)?;
+        let bound = socket.local_addr()?;
+        bound
+            .as_socket()
+            .ok_or_else(|| io::Error::other("not an IP address"))
+    };
+    bind().map_err(|source| StartError::Listen { address, source })
+}

@@ -1,0 +1,467 @@
+//! One shard on its executor: the engine, and everything that feeds it.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::Future,
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::{
+        atomic::{AtomicI64, Ordering},
+        Arc,
+    },
+};
+
+use ahash::HashMap;
+use glommio::{io::DmaBuffer, TaskQueueHandle};
+use wire::{error::ErrorCode, error::WireError, frame::FrameHeader};
+
+use super::{
+    bringup::CleanMarkers,
+    clock,
+    connection::{self, Socket},
+    helper::Helper,
+    listener,
+    local_event::LocalEvent,
+    mailbox::{Letter, Outbox, Receiver, Sender},
+    segments::Segments,
+    timer::ShardTimer,
+};
+use crate::{
+    engine::{ConnKey, Effect, Engine, Event, HelloFacts, Notice, ReadResult, ShardMessage},
+    log::{IoFailure, LogEffect},
+};
+
+/// Letters handled before other tasks get their turn.
+const LETTER_BUDGET: usize = 256;
+
+/// What a shard tells the process.
+#[derive(Debug)]
+pub enum Report {
+    Notice {
+        shard: u16,
+        notice: Notice,
+    },
+    /// The shard could not start or go on.
+    Failed {
+        shard: u16,
+        reason: String,
+    },
+    /// Drained: everything is durable up to the end, nothing is in flight.
+    Drained {
+        shard: u16,
+        quiet: bool,
+    },
+    Listening {
+        shard: u16,
+    },
+}
+
+/// Connections of the whole process, and how many there may be.
+#[derive(Clone)]
+pub(super) struct Crowd {
+    pub now: Arc<AtomicI64>,
+    pub most: i64,
+}
+
+/// What a shard is made of.
+pub(super) struct ShardParts {
+    pub number: u16,
+    pub hello: HelloFacts,
+    pub segments: Segments,
+    pub outboxes: Vec<Rc<Outbox>>,
+    pub own_mail: Sender,
+    pub helper: Helper,
+    pub queue: TaskQueueHandle,
+    pub reports: flume::Sender<Report>,
+    pub crowd: Crowd,
+    pub listen: std::net::SocketAddr,
+    pub clean: Arc<CleanMarkers>,
+    /// Creates, zeroes and syncs a segment file; runs on a helper.
+    pub prepare: Arc<dyn Fn(u64) -> Result<(), IoFailure> + Send + Sync>,
+}
+
+pub(super) struct Shard {
+    pub number: u16,
+    pub hello: HelloFacts,
+    engine: RefCell<Engine<DmaBuffer>>,
+    parts: ShardParts,
+    sockets: RefCell<HashMap<ConnKey, Rc<Socket>>>,
+    turn: LocalEvent,
+    timer: Rc<ShardTimer>,
+    effects: RefCell<Vec<Effect<DmaBuffer>>>,
+    next_connection: Cell<u64>,
+    draining: Cell<bool>,
+    pub(super) latched: LocalEvent,
+}
+
+impl Shard {
+    pub(super) fn new(parts: ShardParts, engine: Engine<DmaBuffer>) -> Rc<Self> {
+        Rc::new(Shard {
+            number: parts.number,
+            hello: parts.hello.clone(),
+            engine: RefCell::new(engine),
+            parts,
+            sockets: RefCell::default(),
+            turn: LocalEvent::default(),
+            timer: Rc::new(ShardTimer::default()),
+            effects: RefCell::default(),
+            next_connection: Cell::new(1),
+            draining: Cell::new(false),
+            latched: LocalEvent::default(),
+        })
+    }
+
+    /// Starts the shard's loops; they run until the process ends.
+    pub(super) fn start(self: &Rc<Self>, mail: Receiver) {
+        for outbox in &self.parts.outboxes {
+            self.spawn(outbox.clone().run());
+        }
+        self.spawn(self.clone().run_turns());
+        self.spawn(self.clone().read_mail(mail));
+        let shard = self.clone();
+        let timer = self.timer.clone();
+        self.spawn(async move { timer.run(|| shard.turn.set()).await });
+        self.turn.set();
+    }
+
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        match glommio::spawn_local_into(task, self.parts.queue) {
+            Ok(task) => drop(task.detach()),
+            Err(error) => self.problem(&format!("a task could not be started: {error}")),
+        }
+    }
+
+    fn event(&self, event: Event<'_>) {
+        self.engine.borrow_mut().handle(clock::mono_ms(), event);
+        self.turn.set();
+    }
+
+    // --- turns ---
+
+    /// Turns run behind the tasks that were ready before: what arrived
+    /// together is handled, written and answered together.
+    async fn run_turns(self: Rc<Self>) {
+        loop {
+            self.turn.wait().await;
+            let mut effects = self.effects.take();
+            self.engine
+                .borrow_mut()
+                .end_turn(clock::mono_ms(), &mut effects);
+            for effect in effects.drain(..) {
+                self.execute(effect);
+            }
+            self.effects.replace(effects);
+            let (again, next) = {
+                let engine = self.engine.borrow();
+                (engine.wants_turn(), engine.next_timer_ms())
+            };
+            self.timer.arm(next);
+            if again {
+                self.turn.set();
+                glommio::executor().yield_task_queue_now().await;
+            }
+        }
+    }
+
+    fn execute(self: &Rc<Self>, effect: Effect<DmaBuffer>) {
+        match effect {
+            Effect::Log(effect) => self.execute_log(effect),
+            Effect::Output { conn } => {
+                if let Some(socket) = self.sockets.borrow().get(&conn) {
+                    socket.output.set();
+                }
+            }
+            Effect::Close { conn } => {
+                if let Some(socket) = self.sockets.borrow().get(&conn) {
+                    socket.close();
+                }
+            }
+            Effect::ToShard { shard, message } if shard == self.number => {
+                self.event(Event::Message(message));
+            }
+            Effect::ToShard { shard, message } => self.send(shard, Letter::Message(message)),
+            Effect::Read {
+                id,
+                segment,
+                offset,
+                len,
+            } => {
+                let shard = self.clone();
+                self.spawn(async move {
+                    let read = shard.parts.segments.read(segment, offset, len).await;
+                    let result = read.map(|bytes| ReadResult { bytes });
+                    shard.event(Event::ReadDone { id, result });
+                });
+            }
+            Effect::Notice(notice) => {
+                if matches!(notice, Notice::Latched { .. }) {
+                    self.latched.set();
+                }
+                self.report(Report::Notice {
+                    shard: self.number,
+                    notice,
+                });
+            }
+        }
+    }
+
+    fn execute_log(self: &Rc<Self>, effect: LogEffect<DmaBuffer>) {
+        let shard = self.clone();
+        match effect {
+            LogEffect::Write {
+                id,
+                segment,
+                offset,
+                buffer,
+                dsync,
+            } => self.spawn(async move {
+                let result = shard
+                    .parts
+                    .segments
+                    .write(segment, offset, buffer, dsync)
+                    .await;
+                shard.event(Event::Written { id, result });
+            }),
+            LogEffect::Sync { id, segments } => self.spawn(async move {
+                let result = shard.parts.segments.sync(&segments).await;
+                shard.event(Event::Synced { id, result });
+            }),
+            LogEffect::PrepareSegment { sequence } => {
+                let prepare = self.parts.prepare.clone();
+                let mail = self.parts.own_mail.clone();
+                let handed = self.parts.helper.run(move || {
+                    let result = prepare(sequence);
+                    // The receiver is gone only when the process ends.
+                    let _ = mail.send(Letter::Segment { sequence, result });
+                });
+                if !handed {
+                    let message = "the helper threads are overloaded".to_owned();
+                    let result = Err(IoFailure {
+                        message,
+                        out_of_space: false,
+                    });
+                    self.event(Event::SegmentReady { sequence, result });
+                }
+            }
+        }
+    }
+
+    // --- mail ---
+
+    fn send(&self, shard: u16, letter: Letter) {
+        if let Some(outbox) = self.parts.outboxes.get(usize::from(shard)) {
+            outbox.push(letter);
+        }
+    }
+
+    async fn read_mail(self: Rc<Self>, mail: Receiver) {
+        while let Ok(letter) = mail.recv_async().await {
+            self.open(letter);
+            for _ in 0..LETTER_BUDGET {
+                let Ok(letter) = mail.try_recv() else { break };
+                self.open(letter);
+            }
+            // A busy executor would not see the next wake-up for long.
+            glommio::executor().yield_task_queue_now().await;
+        }
+    }
+
+    fn open(self: &Rc<Self>, letter: Letter) {
+        match letter {
+            Letter::Message(message) => self.event(Event::Message(message)),
+            Letter::Adopt {
+                socket,
+                window_bytes,
+                correlation,
+            } => {
+                let shard = self.clone();
+                self.spawn(async move {
+                    shard.count_connection(1);
+                    connection::adopt(shard.clone(), socket, window_bytes, correlation).await;
+                    shard.count_connection(-1);
+                });
+            }
+            Letter::Segment { sequence, result } => self.segment_prepared(sequence, result),
+            Letter::Accept => self.listen(),
+            Letter::Drain => {
+                let shard = self.clone();
+                self.spawn(async move { shard.drain().await });
+            }
+        }
+    }
+
+    fn listen(self: &Rc<Self>) {
+        match listener::bind(self.parts.listen) {
+            Ok(listener) => {
+                self.spawn(listener::run(self.clone(), listener));
+                self.report(Report::Listening { shard: self.number });
+            }
+            Err(error) => self.report(Report::Failed {
+                shard: self.number,
+                reason: format!("cannot listen on {}: {error}", self.parts.listen),
+            }),
+        }
+    }
+
+    fn segment_prepared(self: &Rc<Self>, sequence: u64, result: Result<(), IoFailure>) {
+        let shard = self.clone();
+        self.spawn(async move {
+            let result = match result {
+                Ok(()) => shard.parts.segments.warm(sequence).await,
+                failed => failed,
+            };
+            shard.event(Event::SegmentReady { sequence, result });
+        });
+    }
+
+    pub(super) fn hand_over(
+        &self,
+        shard: u16,
+        socket: OwnedFd,
+        window_bytes: u32,
+        correlation: u64,
+    ) {
+        self.send(
+            shard,
+            Letter::Adopt {
+                socket,
+                window_bytes,
+                correlation,
+            },
+        );
+    }
+
+    // --- connections ---
+
+    pub(super) fn opened(&self, socket: Rc<Socket>, window_bytes: u32) -> ConnKey {
+        let number = self.next_connection.replace(self.next_connection.get() + 1);
+        let conn = ConnKey::new(self.number, number);
+        self.sockets.borrow_mut().insert(conn, socket);
+        self.engine
+            .borrow_mut()
+            .handle(clock::mono_ms(), Event::Opened { conn, window_bytes });
+        conn
+    }
+
+    pub(super) fn closed(&self, conn: ConnKey) {
+        self.sockets.borrow_mut().remove(&conn);
+        self.event(Event::Closed { conn });
+    }
+
+    pub(super) fn frame(&self, conn: ConnKey, header: FrameHeader, body: &[u8]) {
+        self.event(Event::Frame { conn, header, body });
+    }
+
+    pub(super) fn protocol_error(&self, conn: ConnKey, code: ErrorCode, error: &WireError) {
+        self.engine
+            .borrow_mut()
+            .refuse_connection(conn, code, error.to_string());
+        self.turn.set();
+    }
+
+    pub(super) fn take_output(&self, conn: ConnKey, into: &mut Vec<u8>) -> bool {
+        let mut engine = self.engine.borrow_mut();
+        let taken = engine.take_output(conn, into);
+        if engine.wants_turn() {
+            self.turn.set();
+        }
+        taken
+    }
+
+    pub(super) fn output_is_full(&self, conn: ConnKey) -> bool {
+        self.engine.borrow().output_is_full(conn)
+    }
+
+    pub(super) fn count_connection(&self, change: i64) {
+        self.parts.crowd.now.fetch_add(change, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_crowded(&self) -> bool {
+        self.parts.crowd.now.load(Ordering::Relaxed) >= self.parts.crowd.most
+    }
+
+    // --- the end ---
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Stops admitting, lets what is in flight finish, makes everything durable.
+    async fn drain(self: &Rc<Self>) {
+        if self.draining.replace(true) {
+            return;
+        }
+        self.event(Event::Drain);
+        let mut quiet = false;
+        for _ in 0..DRAIN_ROUNDS {
+            {
+                let mut engine = self.engine.borrow_mut();
+                engine.demand_durable();
+                quiet = engine.is_quiet();
+            }
+            if quiet {
+                break;
+            }
+            self.turn.set();
+            glommio::timer::sleep(DRAIN_PAUSE).await;
+        }
+        let marker = self.with_engine(|engine| engine.log().clean_marker());
+        if let Some(marker) = marker.filter(|_| quiet) {
+            self.parts.clean.add(marker);
+        }
+        let quiet = quiet && marker.is_some();
+        self.report(Report::Drained {
+            shard: self.number,
+            quiet,
+        });
+    }
+
+    /// Runs `look` on the engine; never across an await.
+    pub(super) fn with_engine<T>(&self, look: impl FnOnce(&mut Engine<DmaBuffer>) -> T) -> T {
+        look(&mut self.engine.borrow_mut())
+    }
+
+    /// Puts a rebuilt engine in place: every connection of the old one is closed.
+    pub(super) fn replace_engine(&self, engine: Engine<DmaBuffer>) {
+        for socket in self.sockets.borrow().values() {
+            socket.close();
+        }
+        *self.engine.borrow_mut() = engine;
+        for shard in 0..self.hello.shards {
+            if shard != self.number {
+                let from = self.number;
+                self.send(
+                    shard,
+                    Letter::Message(ShardMessage::Reopened { shard: from }),
+                );
+            }
+        }
+        self.turn.set();
+    }
+
+    /// Closes the segment descriptors, so that their locks are free.
+    pub(super) fn close_segments(&self) {
+        self.parts.segments.clear();
+    }
+
+    pub(super) fn reports(&self) -> flume::Sender<Report> {
+        self.parts.reports.clone()
+    }
+
+    pub(super) fn problem(&self, message: &str) {
+        let notice = Notice::Problem(message.to_owned());
+        self.report(Report::Notice {
+            shard: self.number,
+            notice,
+        });
+    }
+
+    pub(super) fn report(&self, report: Report) {
+        // The receiver is gone only when the process ends.
+        let _ = self.parts.reports.send(report);
+    }
+}
+
+/// A drain gives up waiting after rounds × pause: 5 s.
+const DRAIN_ROUNDS: u32 = 1000;
+const DRAIN_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);

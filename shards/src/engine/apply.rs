@@ -1,0 +1,522 @@
+//! Committed entries into the state machines: the same code live and at boot.
+
+use wire::{message::LossReport, record::Records, vocabulary::Boundary};
+
+use super::{
+    core::{Engine, Map},
+    gates::{Gate, GateAction, Origin},
+    partition::{PartitionKey, PartitionSlot},
+    types::Notice,
+};
+use crate::{
+    group::{Committed, GroupId},
+    io::BatchBuffer,
+    log::LogPosition,
+    state::{
+        command::Command,
+        meta::MetaCommand,
+        queue::{AppendedRecord, RecordLocation},
+    },
+};
+
+/// What a command did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Applied {
+    Nothing,
+    Appended {
+        key: PartitionKey,
+        first: u64,
+        count: u32,
+        bytes: u64,
+    },
+    Settled {
+        key: PartitionKey,
+    },
+    Readied {
+        key: PartitionKey,
+    },
+    Marked {
+        key: PartitionKey,
+        mark: u64,
+    },
+    Purged {
+        key: PartitionKey,
+        records: u64,
+    },
+    Created {
+        key: PartitionKey,
+    },
+    Dropped,
+    Weakened,
+    NewGeneration {
+        key: PartitionKey,
+        generation: u32,
+        first_lost: u64,
+    },
+}
+
+/// A group's log as a command sees it.
+pub(super) struct Applier<'a> {
+    pub partitions: &'a mut Map<PartitionKey, PartitionSlot>,
+    /// Used again for each append.
+    pub appended: &'a mut Vec<AppendedRecord>,
+    pub group: GroupId,
+    pub generation: u32,
+    /// Largest time stamp seen, in ms.
+    pub stamp_ms: &'a mut u64,
+}
+
+impl Applier<'_> {
+    /// Applies a command whose payload byte `i` stands at `place(i)`. What
+    /// does not decode was checked before it was proposed: it changes nothing
+    /// and is named in the error.
+    pub(super) fn apply(
+        &mut self,
+        payload: &[u8],
+        place: &dyn Fn(u32) -> LogPosition,
+    ) -> Result<Applied, String> {
+        let command = Command::decode(payload).map_err(|error| error.to_string())?;
+        match command {
+            Command::Append {
+                queue_id,
+                partition,
+                stamp_ms,
+                records,
+                ..
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                let head = (payload.len() - records.len()) as u32;
+                self.append(key, stamp_ms, records, &|at| place(head + at))
+            }
+            Command::Settle {
+                queue_id,
+                partition,
+                stamp_ms,
+                kind,
+                due_ms,
+                items,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                self.see(stamp_ms);
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
+                for (offset, attempt) in items.iter() {
+                    if !slot.is_named(offset) {
+                        continue;
+                    }
+                    slot.machine
+                        .apply_settle(kind, due_ms, &[(offset, attempt)]);
+                }
+                Ok(Applied::Settled { key })
+            }
+            Command::LeaseEnded {
+                queue_id,
+                partition,
+                cause,
+                items,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
+                for (offset, attempt) in items.iter() {
+                    slot.machine.apply_lease_ended(cause, &[(offset, attempt)]);
+                }
+                Ok(Applied::Readied { key })
+            }
+            Command::DispatchMark {
+                queue_id,
+                partition,
+                mark,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
+                slot.machine.apply_mark(mark);
+                Ok(Applied::Marked { key, mark })
+            }
+            Command::Purge {
+                queue_id,
+                partition,
+                below,
+                keep,
+            } => {
+                let key = PartitionKey {
+                    queue_id,
+                    partition,
+                };
+                let Some(slot) = self.partitions.get_mut(&key) else {
+                    return Ok(Applied::Nothing);
+                };
+                let keep: Vec<(u64, u32)> = keep.iter().collect();
+                let below = slot.gap_at.unwrap_or(below).min(below);
+                let records = slot.machine.apply_purge(below, &keep);
+                Ok(Applied::Purged { key, records })
+            }
+            Command::Create(spec) => {
+                let slot = PartitionSlot::new(spec, self.group, self.generation);
+                let key = slot.key;
+                self.partitions.entry(key).or_insert(slot);
+                Ok(Applied::Created { key })
+            }
+            Command::Drop {
+                queue_id,
+                partition,
+            } => {
+                self.partitions.remove(&PartitionKey {
+                    queue_id,
+                    partition,
+                });
+                Ok(Applied::Dropped)
+            }
+            Command::Weaken => Ok(Applied::Weakened),
+            Command::NewGeneration {
+                queue_id,
+                partition,
+                generation,
+                first_lost,
+            } => self.new_generation(
+                PartitionKey {
+                    queue_id,
+                    partition,
+                },
+                generation,
+                first_lost,
+            ),
+        }
+    }
+
+    fn append(
+        &mut self,
+        key: PartitionKey,
+        stamp_ms: u64,
+        records: &[u8],
+        place: &dyn Fn(u32) -> LogPosition,
+    ) -> Result<Applied, String> {
+        self.see(stamp_ms);
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return Ok(Applied::Nothing);
+        };
+        self.appended.clear();
+        let mut at = 0;
+        for record in Records::new(records) {
+            let record = record.map_err(|error| error.to_string())?;
+            let len = record.bytes.len() as u32;
+            let location = RecordLocation::Ring(place(at));
+            let not_before_ms = record.not_before_ms;
+            self.appended.push(AppendedRecord {
+                location,
+                len,
+                not_before_ms,
+            });
+            at += len;
+        }
+        let first = slot.machine.apply_append(stamp_ms, self.appended);
+        let (count, bytes) = (self.appended.len() as u32, records.len() as u64);
+        slot.unsynced_bytes += bytes;
+        Ok(Applied::Appended {
+            key,
+            first,
+            count,
+            bytes,
+        })
+    }
+
+    fn new_generation(
+        &mut self,
+        key: PartitionKey,
+        generation: u32,
+        first_lost: u64,
+    ) -> Result<Applied, String> {
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return Ok(Applied::Nothing);
+        };
+        if generation <= slot.generation {
+            return Ok(Applied::Nothing);
+        }
+        slot.losses.push(LossReport {
+            generation: slot.generation,
+            first_lost,
+            highest_known_confirmed_next: 0,
+        });
+        slot.generation = generation;
+        slot.gap_at = None;
+        // Everything of an older generation may have been handed out.
+        slot.machine
+            .flag_redelivered_below(slot.machine.next_offset());
+        Ok(Applied::NewGeneration {
+            key,
+            generation,
+            first_lost,
+        })
+    }
+
+    fn see(&mut self, stamp_ms: u64) {
+        *self.stamp_ms = (*self.stamp_ms).max(stamp_ms);
+    }
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Applies a committed entry and answers whoever waits for it.
+    pub(super) fn apply(&mut self, group: u32, entry: &Committed) {
+        let origin = self.take_origin(group, entry.index);
+        if entry.len == 0 {
+            return self.gate_or_act(group, entry.end, GateAction::Serving { group });
+        }
+        if group == GroupId::META.0 {
+            return self.apply_meta_entry(entry, origin);
+        }
+        match self.apply_payload(group, entry) {
+            Ok(applied) => self.after_apply(group, entry, applied, origin),
+            Err(reason) => self.notices.push(Notice::Problem(format!(
+                "entry {} of group {group} was not applied: {reason}",
+                entry.index
+            ))),
+        }
+    }
+
+    fn take_origin(&mut self, group: u32, index: u64) -> Origin {
+        let Some(slot) = self.groups.get_mut(&group) else {
+            return Origin::Nobody;
+        };
+        match slot.origins.front() {
+            Some((at, _)) if *at == index => slot
+                .origins
+                .pop_front()
+                .map_or(Origin::Nobody, |(_, origin)| origin),
+            _ => Origin::Nobody,
+        }
+    }
+
+    fn apply_meta_entry(&mut self, entry: &Committed, origin: Origin) {
+        let mut payload = Vec::with_capacity(entry.len as usize);
+        let cached = self
+            .log
+            .visit_cached(entry.payload, entry.len, &mut |piece| {
+                payload.extend_from_slice(piece);
+            });
+        match MetaCommand::decode(&payload) {
+            Ok(command) if cached => self.apply_meta(&command, origin),
+            _ => self.notices.push(Notice::Problem(format!(
+                "entry {} of group 0 was not applied: it does not decode",
+                entry.index
+            ))),
+        }
+    }
+
+    /// Reads the entry where the log's buffers hold it; only an entry in
+    /// fragments is put together first.
+    fn apply_payload(&mut self, group: u32, entry: &Committed) -> Result<Applied, String> {
+        let generation = self
+            .groups
+            .get(&group)
+            .map_or(0, |slot| slot.group.generation());
+        let mut stamp_ms = 0;
+        let mut applier = Applier {
+            partitions: &mut self.partitions,
+            appended: &mut self.appended,
+            group: GroupId(group),
+            generation,
+            stamp_ms: &mut stamp_ms,
+        };
+        let (log, position, len) = (&self.log, entry.payload, entry.len as usize);
+        let mut gathered = Vec::new();
+        let mut outcome = None;
+        let cached = log.visit_cached(position, entry.len, &mut |piece| {
+            if piece.len() == len {
+                let place = |at: u32| LogPosition(position.0 + u64::from(at));
+                outcome = Some(applier.apply(piece, &place));
+            } else {
+                gathered.extend_from_slice(piece);
+            }
+        });
+        if !cached {
+            return Err("its bytes left the tail cache too early".to_owned());
+        }
+        outcome.unwrap_or_else(|| applier.apply(&gathered, &|at| log.advance(position, at)))
+    }
+
+    fn after_apply(&mut self, group: u32, entry: &Committed, applied: Applied, origin: Origin) {
+        match (applied, origin) {
+            (
+                Applied::Appended {
+                    key,
+                    first,
+                    count,
+                    bytes,
+                },
+                origin,
+            ) => {
+                let confirm = match origin {
+                    Origin::Publish(reply) => Some(reply),
+                    _ => None,
+                };
+                let append = GateAction::Append {
+                    key,
+                    first,
+                    count,
+                    bytes,
+                    open: true,
+                    confirm,
+                };
+                self.gate_append(group, entry.end, append);
+            }
+            (Applied::Settled { key }, Origin::Settles { replies, .. }) => {
+                self.mark_dirty(key);
+                if !replies.is_empty() {
+                    self.gate_by_mode(group, entry.end, key, GateAction::Settles { key, replies });
+                }
+            }
+            (Applied::Settled { key } | Applied::Readied { key }, _) => self.mark_dirty(key),
+            (Applied::Marked { key, mark }, _) => {
+                let delivery = self
+                    .partitions
+                    .get(&key)
+                    .map(|slot| slot.mode.delivery_gate());
+                let action = GateAction::Mark { key, mark };
+                match delivery {
+                    Some(Boundary::Durable) => self.gate_or_act(group, entry.end, action),
+                    _ => self.act(action, Boundary::Written),
+                }
+            }
+            (Applied::Purged { key, records }, Origin::Purge { conn, correlation }) => {
+                let action = GateAction::Purged {
+                    conn,
+                    correlation,
+                    records,
+                };
+                self.gate_by_mode(group, entry.end, key, action);
+            }
+            (Applied::Created { key }, _) => {
+                self.tell_ready(key);
+            }
+            (Applied::Weakened, _) => {
+                if let Some(slot) = self.groups.get_mut(&group) {
+                    slot.group.weaken();
+                }
+            }
+            (
+                Applied::NewGeneration {
+                    key,
+                    generation,
+                    first_lost,
+                },
+                _,
+            ) => {
+                self.began_generation(key, generation, first_lost);
+            }
+            _ => {}
+        }
+    }
+
+    fn began_generation(&mut self, key: PartitionKey, generation: u32, first_lost: u64) {
+        let name = self
+            .directory
+            .by_id(key.queue_id)
+            .map(|queue| queue.name.clone());
+        self.notices.push(Notice::Loss {
+            queue: name.unwrap_or_default(),
+            queue_id: key.queue_id,
+            partition: key.partition,
+            generation: generation - 1,
+            first_lost,
+        });
+        self.mark_dirty(key);
+        self.check_serving();
+    }
+
+    /// Splits an append's gate: what waits for written happens now, what waits
+    /// for durable when the frontier is there.
+    fn gate_append(&mut self, group: u32, end: LogPosition, append: GateAction) {
+        let GateAction::Append {
+            key,
+            first,
+            count,
+            bytes,
+            confirm,
+            ..
+        } = append
+        else {
+            return;
+        };
+        if end <= self.frontiers.durable_next {
+            return self.act(append, Boundary::Durable);
+        }
+        let delivery = self
+            .partitions
+            .get(&key)
+            .map(|slot| slot.mode.delivery_gate());
+        let open = delivery == Some(Boundary::Durable);
+        let waits = confirm.filter(|reply| reply.boundary == Boundary::Durable);
+        let now = confirm.filter(|reply| reply.boundary == Boundary::Written);
+        if now.is_some() || !open {
+            let action = GateAction::Append {
+                key,
+                first,
+                count,
+                bytes,
+                open: !open,
+                confirm: now,
+            };
+            self.act(action, Boundary::Written);
+        }
+        let action = GateAction::Append {
+            key,
+            first,
+            count,
+            bytes,
+            open,
+            confirm: waits,
+        };
+        self.push_gate(group, end, action);
+    }
+
+    /// Acts at the boundary that the queue's mode confirms at.
+    fn gate_by_mode(
+        &mut self,
+        group: u32,
+        end: LogPosition,
+        key: PartitionKey,
+        action: GateAction,
+    ) {
+        let confirm = self
+            .partitions
+            .get(&key)
+            .map(|slot| slot.mode.confirm_gate());
+        match confirm {
+            Some(Boundary::Written) if end > self.frontiers.durable_next => {
+                self.act(action, Boundary::Written);
+            }
+            _ => self.gate_or_act(group, end, action),
+        }
+    }
+
+    /// Acts at durable: now if the entry is, or when it is.
+    fn gate_or_act(&mut self, group: u32, end: LogPosition, action: GateAction) {
+        if end <= self.frontiers.durable_next {
+            self.act(action, Boundary::Durable);
+        } else {
+            self.push_gate(group, end, action);
+        }
+    }
+
+    fn push_gate(&mut self, group: u32, end: LogPosition, action: GateAction) {
+        if let Some(slot) = self.groups.get_mut(&group) {
+            slot.gates.push_back(Gate { end, action });
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! From a recovered log to a serving engine.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use thiserror::Error;
+use wire::vocabulary::Boundary;
+
+use super::{
+    apply::{Applied, Applier},
+    core::{map, Engine, Map},
+    directory::Directory,
+    gates::{GroupSlot, Origin},
+    meta::MetaSlot,
+    partition::{PartitionKey, PartitionSlot},
+    reads::ReadCache,
+    turn::Timers,
+    types::{EngineConfig, Memory, Notice, ShardMessage},
+};
+use crate::{
+    group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered},
+    io::BatchBuffer,
+    log::{ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter},
+    state::{
+        command::Command,
+        meta::{MetaCommand, MetaState, FOUNDING_JOIN},
+        queue::AppendedRecord,
+    },
+};
+
+/// Why a recovered log does not make an engine.
+#[derive(Debug, Error)]
+pub enum BootError {
+    #[error("group {group}: {source}")]
+    GroupState { group: u32, source: GroupStateError },
+    #[error("group {group}, entry {index}: {reason}")]
+    Entry {
+        group: u32,
+        index: u64,
+        reason: String,
+    },
+    #[error("the log holds group {0}, which the directory's table does not place here")]
+    ForeignGroup(u32),
+    #[error(transparent)]
+    Group(#[from] GroupError),
+}
+
+/// Gathers what the log holds.
+pub struct Boot {
+    config: EngineConfig,
+    groups: BTreeMap<u32, Recovered>,
+    partitions: Map<PartitionKey, PartitionSlot>,
+    appended: Vec<AppendedRecord>,
+    meta: MetaState,
+    stamp_ms: u64,
+}
+
+impl Boot {
+    pub fn new(config: EngineConfig) -> Self {
+        let data_groups = config.place.shard_of_group.len().saturating_sub(1) as u32;
+        Boot {
+            meta: MetaState::new(data_groups),
+            config,
+            groups: BTreeMap::new(),
+            partitions: map(),
+            appended: Vec::new(),
+            stamp_ms: 0,
+        }
+    }
+
+    /// Takes one recovered item in log order; payload byte `i` stands at `place(i)`.
+    ///
+    /// A log of a group of one holds no entry that was not its leader's: what
+    /// survived is committed, and applied as it comes.
+    ///
+    /// # Errors
+    /// An item that does not decode: nothing was published or started then.
+    pub fn replay(
+        &mut self,
+        item: &ItemHeader,
+        payload: &[u8],
+        place: &dyn Fn(u32) -> LogPosition,
+    ) -> Result<(), BootError> {
+        let group = item.group;
+        if self.config.place.shard_of(GroupId(group)) != Some(self.config.shard) {
+            return Err(BootError::ForeignGroup(group));
+        }
+        let fresh = self.fresh();
+        let recovered = self.groups.entry(group).or_insert(fresh);
+        match item.kind {
+            ItemKind::GroupState => {
+                let state = GroupState::decode(payload)
+                    .map_err(|source| BootError::GroupState { group, source })?;
+                let weak = recovered.state.answers_at == Boundary::Written;
+                recovered.state = state;
+                if weak {
+                    recovered.state.answers_at = Boundary::Written;
+                }
+                Ok(())
+            }
+            ItemKind::Entry => {
+                let gap = item.index != recovered.last_index + 1;
+                recovered.last_index = item.index;
+                recovered.last_term = item.term;
+                let generation = recovered.state.generation;
+                if gap {
+                    self.note_gap(GroupId(group));
+                }
+                if payload.is_empty() {
+                    return Ok(());
+                }
+                self.replay_entry(item, payload, place, generation)
+                    .map_err(|reason| BootError::Entry {
+                        group,
+                        index: item.index,
+                        reason,
+                    })
+            }
+        }
+    }
+
+    /// Entries of the group are missing: offsets from here on are not those
+    /// that were given out.
+    fn note_gap(&mut self, group: GroupId) {
+        for slot in self
+            .partitions
+            .values_mut()
+            .filter(|slot| slot.group == group)
+        {
+            slot.gap_at.get_or_insert(slot.machine.next_offset());
+        }
+    }
+
+    fn replay_entry(
+        &mut self,
+        item: &ItemHeader,
+        payload: &[u8],
+        place: &dyn Fn(u32) -> LogPosition,
+        generation: u32,
+    ) -> Result<(), String> {
+        if item.group == GroupId::META.0 {
+            let command = MetaCommand::decode(payload).map_err(|error| error.to_string())?;
+            self.meta.apply(&command);
+            return Ok(());
+        }
+        let mut applier = Applier {
+            partitions: &mut self.partitions,
+            appended: &mut self.appended,
+            group: GroupId(item.group),
+            generation,
+            stamp_ms: &mut self.stamp_ms,
+        };
+        if applier.apply(payload, place)? == Applied::Weakened {
+            if let Some(recovered) = self.groups.get_mut(&item.group) {
+                recovered.state.answers_at = Boundary::Written;
+            }
+        }
+        Ok(())
+    }
+
+    /// A group that the log does not know yet.
+    fn fresh(&self) -> Recovered {
+        let peer = PeerId::new(self.config.node, FOUNDING_JOIN);
+        Recovered {
+            state: GroupState {
+                answers_at: Boundary::Durable,
+                generation: 1,
+                peer,
+                term: 0,
+                vote: 0,
+                commit: 0,
+                base_index: 0,
+                base_term: 0,
+                voters: vec![peer.0],
+            },
+            last_index: 0,
+            last_term: 0,
+        }
+    }
+
+    /// Group 0 of a lone node whose own memory is in doubt: nobody else can
+    /// order its new generation.
+    fn own_order(&self, mut recovered: Recovered) -> Recovered {
+        let state = &mut recovered.state;
+        state.generation += 1;
+        state.peer = PeerId::new(self.config.node, self.meta.next_join_number());
+        state.voters = vec![state.peer.0];
+        state.vote = 0;
+        state.base_index = recovered.last_index;
+        state.base_term = recovered.last_term;
+        recovered
+    }
+
+    /// Builds the engine over a writer whose segments have `segment_bytes`.
+    /// Groups whose memory is in doubt go on only as a new generation, by order
+    /// of group 0.
+    ///
+    /// # Errors
+    /// Raft refused what was recovered.
+    pub fn finish<B: BatchBuffer>(
+        mut self,
+        log: LogWriter<B>,
+        segment_bytes: u64,
+        memory: Memory,
+    ) -> Result<Engine<B>, BootError> {
+        let shard = self.config.shard;
+        for slot in self.partitions.values_mut() {
+            slot.machine.finish_replay();
+            // The surviving tail was synced when the log was opened.
+            slot.durable_next = slot.machine.next_offset();
+            slot.unsynced_bytes = 0;
+        }
+        let mut groups = BTreeMap::new();
+        let mut awaiting = BTreeMap::new();
+        let mut outbound = Vec::new();
+        let mut reorder = None;
+        for group in 0..self.config.place.shard_of_group.len() as u32 {
+            let id = GroupId(group);
+            if self.config.place.shard_of(id) != Some(shard) {
+                continue;
+            }
+            let mut recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
+            let forgot = memory.durable_memory_lost
+                || memory.amnesiac && recovered.state.answers_at == Boundary::Written;
+            if forgot && id == GroupId::META {
+                recovered = self.own_order(recovered);
+                reorder = Some(recovered.state.clone());
+            }
+            if forgot && id != GroupId::META {
+                let (generation, peer) = (recovered.state.generation, recovered.state.peer);
+                let ask = ShardMessage::RecoverGroup {
+                    shard,
+                    group: id,
+                    generation,
+                    peer,
+                };
+                outbound.push((0, ask));
+                awaiting.insert(group, recovered);
+            } else {
+                let mut group_node = Group::open(id, &recovered)?;
+                group_node.campaign(self.config.random ^ u64::from(group))?;
+                groups.insert(group, GroupSlot::new(group_node));
+            }
+        }
+        if shard != 0 {
+            outbound.push((0, ShardMessage::WantDirectory { shard }));
+        }
+        let start_wall = self.config.start_wall_ms.max(self.stamp_ms);
+        let mut engine = Engine {
+            frontiers: LogFrontiers::default(),
+            groups,
+            partitions: self.partitions,
+            directory: Directory::new(self.config.place.clone(), self.config.node),
+            meta: (shard == 0).then(|| MetaSlot {
+                state: self.meta,
+                waits: BTreeMap::new(),
+            }),
+            connections: map(),
+            reads: ReadCache::new(self.config.read_cache_bytes, segment_bytes),
+            barriers: VecDeque::new(),
+            peeks: Vec::new(),
+            deferred: VecDeque::new(),
+            timers: Timers::new(),
+            dirty_partitions: Vec::new(),
+            listed_connections: Vec::new(),
+            settled_partitions: Vec::new(),
+            outbound,
+            notices: Vec::new(),
+            closing: Vec::new(),
+            scratch: Vec::new(),
+            appended: self.appended,
+            picks: Vec::new(),
+            server_ms: start_wall,
+            clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms),
+            draining: false,
+            disk_full: false,
+            serving: false,
+            latched: false,
+            awaiting_recovery: awaiting,
+            own_order: reorder,
+            directory_known: false,
+            config: self.config,
+            log,
+        };
+        engine.finish_generations();
+        Ok(engine)
+    }
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Partitions whose group went on as a newer generation, before a crash
+    /// kept them from logging it.
+    fn finish_generations(&mut self) {
+        let mut behind: Vec<(GroupId, PartitionKey, u32, u64)> = self
+            .partitions
+            .values()
+            .filter_map(|slot| {
+                let generation = self.groups.get(&slot.group.0)?.group.generation();
+                let next = slot.gap_at.unwrap_or(slot.machine.next_offset());
+                (slot.generation < generation).then_some((slot.group, slot.key, generation, next))
+            })
+            .collect();
+        // The map's order must not show.
+        behind.sort_unstable_by_key(|(_, key, _, _)| *key);
+        for (group, key, generation, first_lost) in behind {
+            let (queue_id, partition) = (key.queue_id, key.partition);
+            let command = Command::NewGeneration {
+                queue_id,
+                partition,
+                generation,
+                first_lost,
+            };
+            self.propose_to_group(group, &command);
+        }
+    }
+
+    /// Group 0 ordered a group of ours to go on under a new identity.
+    pub(super) fn on_group_recovered(&mut self, group: GroupId, generation: u32, peer: PeerId) {
+        let Some(mut recovered) = self.awaiting_recovery.remove(&group.0) else {
+            return;
+        };
+        let state = &mut recovered.state;
+        state.generation = generation;
+        state.peer = peer;
+        state.voters = vec![peer.0];
+        state.vote = 0;
+        state.base_index = recovered.last_index;
+        state.base_term = recovered.last_term;
+        let random = self.config.random ^ u64::from(group.0);
+        let opened = Group::open(group, &recovered).and_then(|mut node| {
+            node.campaign(random)?;
+            Ok(node)
+        });
+        match opened {
+            Ok(node) => {
+                self.groups.insert(group.0, GroupSlot::new(node));
+                self.finish_generations();
+                self.check_serving();
+            }
+            Err(error) => {
+                let message = format!("{group} could not begin its new generation: {error}");
+                self.notices.push(Notice::Problem(message));
+            }
+        }
+    }
+
+    /// The empty entry of this leadership is durable.
+    pub(super) fn began_serving(&mut self, group: u32) {
+        if let Some(slot) = self.groups.get_mut(&group) {
+            slot.serving = true;
+        }
+        if group == GroupId::META.0 {
+            for shard in 0..self.config.place.shards {
+                self.send_directory(shard);
+            }
+            self.note_own_order();
+        }
+        self.check_serving();
+    }
+
+    /// Group 0 writes down its own new identity, so that the number is never
+    /// given out again.
+    fn note_own_order(&mut self) {
+        let Some(state) = self.own_order.take() else {
+            return;
+        };
+        let command = MetaCommand::Recovered {
+            group: GroupId::META.0,
+            generation: state.generation,
+            retired_peer: 0,
+            new_peer: state.peer.0,
+        };
+        if let Err((_, reason)) = self.try_propose_meta(&command, Origin::Nobody) {
+            self.notices.push(Notice::Problem(format!(
+                "group 0's new identity was not noted: {reason}"
+            )));
+        }
+    }
+
+    /// Sends all declarations to a shard; nothing while group 0 does not serve
+    /// (they are sent when it does).
+    pub(super) fn send_directory(&mut self, shard: u16) {
+        let serves = self
+            .groups
+            .get(&GroupId::META.0)
+            .is_some_and(|slot| slot.serving);
+        let Some(meta) = self.meta.as_ref().filter(|_| serves) else {
+            return;
+        };
+        let all = meta.state.iter_from("").cloned().collect();
+        self.outbound.push((shard, ShardMessage::Declared(all)));
+    }
+
+    /// Says once that this shard serves.
+    pub(super) fn check_serving(&mut self) {
+        if self.serving || !self.directory_known || !self.awaiting_recovery.is_empty() {
+            return;
+        }
+        let lead = self.groups.values().all(|slot| slot.serving);
+        let current = self.partitions.values().all(|slot| {
+            self.groups
+                .get(&slot.group.0)
+                .map(|group| group.group.generation())
+                == Some(slot.generation)
+        });
+        if lead && current {
+            self.serving = true;
+            self.notices.push(Notice::Serving);
+        }
+    }
+}

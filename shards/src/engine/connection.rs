@@ -1,0 +1,146 @@
+//! What the engine keeps of a connection it answers: its own, or one of
+//! another shard that forwarded a frame.
+
+use wire::{
+    codec::{self, Body},
+    error::{ErrorCode, Outcome},
+    message::{Confirm, ConfirmItem, Error},
+};
+
+/// Output above which a connection's consumers are passed over.
+pub(super) const OUTPUT_HIGH_BYTES: usize = 1 << 20;
+/// Output above which the driver should stop reading the connection.
+pub(super) const OUTPUT_FULL_BYTES: usize = 8 << 20;
+/// Subscriptions of one connection.
+pub(super) const MAX_SUBSCRIPTIONS: usize = 16_384;
+
+/// A subscription of a connection, as the shard at hand knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Subscription {
+    pub id: u32,
+    pub queue_id: u64,
+    pub partition: u16,
+    /// The shard that owns the partition.
+    pub shard: u16,
+}
+
+pub(super) struct Connection {
+    /// The socket is this shard's.
+    pub home: bool,
+    /// Deliveries are held back above this much unsent output.
+    pub output_high: usize,
+    /// Publish bytes not answered yet (home only).
+    pub unanswered: u64,
+    /// Publish bytes answered since the last output went to the home shard.
+    pub released: u64,
+    pub output: Vec<u8>,
+    /// Record bytes picked in this run and not yet in the output.
+    pub planned: usize,
+    pub confirms: Confirm,
+    pub subscriptions: Vec<Subscription>,
+    /// Shards that answered frames of this connection (home only), a bit each.
+    pub others: u64,
+    /// Shards to tell once the socket took what they sent (home only).
+    pub owes_taken: u64,
+    /// Output is under way to the home shard (not home only).
+    pub in_flight: bool,
+    /// Already on the turn's list of connections with output.
+    pub listed: bool,
+    pub closing: bool,
+}
+
+impl Connection {
+    pub(super) fn new(home: bool, window_bytes: u32) -> Self {
+        Connection {
+            home,
+            output_high: (window_bytes as usize).clamp(64 << 10, OUTPUT_HIGH_BYTES),
+            unanswered: 0,
+            released: 0,
+            output: Vec::new(),
+            planned: 0,
+            confirms: Confirm::default(),
+            subscriptions: Vec::new(),
+            others: 0,
+            owes_taken: 0,
+            in_flight: false,
+            listed: false,
+            closing: false,
+        }
+    }
+
+    /// Appends a frame. What is too long for a frame is answered as an error;
+    /// the caller bounds bodies so that it does not happen.
+    pub(super) fn send<T>(&mut self, correlation: u64, body: &T)
+    where
+        T: Body
+            + for<'a> rkyv::Serialize<
+                rkyv::api::high::HighSerializer<
+                    Vec<u8>,
+                    rkyv::ser::allocator::ArenaHandle<'a>,
+                    rkyv::rancor::Error,
+                >,
+            >,
+    {
+        if let Err(error) = codec::encode(&mut self.output, correlation, body) {
+            self.error(
+                correlation,
+                ErrorCode::TooLarge,
+                Outcome::Unknown,
+                error.to_string(),
+            );
+        }
+    }
+
+    pub(super) fn error(
+        &mut self,
+        correlation: u64,
+        code: ErrorCode,
+        outcome: Outcome,
+        message: String,
+    ) {
+        let body = Error {
+            code: code as u16,
+            outcome: outcome as u8,
+            message,
+            extensions: Vec::new(),
+        };
+        // A message is far below the frame limit: nothing to report if not.
+        let _ = codec::encode(&mut self.output, correlation, &body);
+    }
+
+    /// Adds a confirm to the turn's frame.
+    pub(super) fn confirm(&mut self, item: ConfirmItem) {
+        self.confirms.items.push(item);
+    }
+
+    /// Turns the confirms of this turn into one frame.
+    pub(super) fn flush_confirms(&mut self) {
+        if self.confirms.items.is_empty() {
+            return;
+        }
+        let mut confirms = std::mem::take(&mut self.confirms);
+        self.send(0, &confirms);
+        confirms.items.clear();
+        self.confirms = confirms;
+    }
+
+    pub(super) fn subscription(&self, id: u32) -> Option<&Subscription> {
+        self.subscriptions
+            .iter()
+            .find(|subscription| subscription.id == id)
+    }
+
+    pub(super) fn forget_subscription(&mut self, id: u32) {
+        self.subscriptions
+            .retain(|subscription| subscription.id != id);
+    }
+
+    /// Publish bytes were answered.
+    pub(super) fn release(&mut self, bytes: u64) {
+        if self.home {
+            self.unanswered = self.unanswered.saturating_sub(bytes);
+        } else {
+            self.released += bytes;
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! The engine's state and the door events come in by.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ahash::RandomState;
+use wire::{
+    error::{ErrorCode, Outcome},
+    frame::{FrameHeader, Kind},
+    message::GoingAway,
+};
+
+use super::{
+    connection::Connection,
+    directory::Directory,
+    gates::GroupSlot,
+    meta::MetaSlot,
+    partition::{PartitionKey, PartitionSlot},
+    reads::ReadCache,
+    requests::{Barrier, PendingPeek},
+    turn::{Deferred, Timers},
+    types::{ConnKey, Effect, EngineConfig, Event, Notice, ShardMessage},
+};
+use crate::{
+    io::BatchBuffer,
+    log::{LogFrontiers, LogWriter},
+    state::queue::AppendedRecord,
+};
+
+/// Hashing with fixed seeds: iteration order must not differ between runs, and
+/// these maps are never iterated where order shows.
+pub(super) type Map<K, V> = std::collections::HashMap<K, V, RandomState>;
+
+pub(super) fn map<K, V>() -> Map<K, V> {
+    Map::with_hasher(RandomState::with_seeds(0x7469, 0x6465, 0x6761, 0x7465))
+}
+
+/// One shard's engine; see the module head.
+pub struct Engine<B> {
+    pub(super) config: EngineConfig,
+    pub(super) log: LogWriter<B>,
+    pub(super) frontiers: LogFrontiers,
+    pub(super) groups: BTreeMap<u32, GroupSlot>,
+    pub(super) partitions: Map<PartitionKey, PartitionSlot>,
+    pub(super) directory: Directory,
+    /// Shard 0 only.
+    pub(super) meta: Option<MetaSlot>,
+    pub(super) connections: Map<ConnKey, Connection>,
+    pub(super) reads: ReadCache,
+    pub(super) barriers: VecDeque<Barrier>,
+    pub(super) peeks: Vec<PendingPeek>,
+    pub(super) deferred: VecDeque<Deferred>,
+    pub(super) timers: Timers,
+    /// Partitions to dispatch, connections with output, partitions with
+    /// gathered acknowledges: this turn's lists.
+    pub(super) dirty_partitions: Vec<PartitionKey>,
+    pub(super) listed_connections: Vec<ConnKey>,
+    pub(super) settled_partitions: Vec<PartitionKey>,
+    pub(super) outbound: Vec<(u16, ShardMessage)>,
+    pub(super) notices: Vec<Notice>,
+    pub(super) closing: Vec<ConnKey>,
+    /// Buffers used again.
+    pub(super) scratch: Vec<u8>,
+    pub(super) appended: Vec<AppendedRecord>,
+    pub(super) picks: Vec<crate::state::queue::Dispatch>,
+    pub(super) server_ms: u64,
+    /// Server time minus monotonic time.
+    pub(super) clock_offset_ms: u64,
+    pub(super) draining: bool,
+    pub(super) disk_full: bool,
+    pub(super) serving: bool,
+    pub(super) latched: bool,
+    /// Groups that wait for group 0's order before they may lead.
+    pub(super) awaiting_recovery: BTreeMap<u32, crate::group::Recovered>,
+    /// Group 0's new identity, if it had to give itself one.
+    pub(super) own_order: Option<crate::group::GroupState>,
+    pub(super) directory_known: bool,
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Takes an event in. Effects come from [`Engine::end_turn`], which the
+    /// driver calls after it handed in all that was at hand.
+    pub fn handle(&mut self, mono_ms: u64, event: Event<'_>) {
+        self.set_time(mono_ms);
+        match event {
+            Event::Opened { conn, window_bytes } => {
+                self.connections
+                    .insert(conn, Connection::new(true, window_bytes));
+            }
+            Event::Frame { conn, header, body } => self.on_home_frame(conn, header, body),
+            Event::Closed { conn } => self.on_closed(conn),
+            Event::Written { id, result } => {
+                self.log.write_done(id, result);
+            }
+            Event::Synced { id, result } => {
+                self.log.sync_done(id, result);
+            }
+            Event::SegmentReady { sequence, result } => self.on_segment(sequence, result),
+            Event::ReadDone { id, result } => self.on_read_done(id, result),
+            Event::Message(message) => self.on_message(message),
+            Event::Tick => {}
+            Event::Drain => self.on_drain(),
+        }
+    }
+
+    pub(super) fn set_time(&mut self, mono_ms: u64) {
+        self.server_ms = self.server_ms.max(mono_ms + self.clock_offset_ms);
+    }
+
+    /// A frame of a connection of this shard.
+    fn on_home_frame(&mut self, conn: ConnKey, header: FrameHeader, body: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        if connection.closing {
+            return;
+        }
+        let Some(kind) = Kind::from_raw(header.kind) else {
+            let message = format!(
+                "frame kind {} is not known to this server (protocol version 1)",
+                header.kind
+            );
+            self.error(
+                conn,
+                header.correlation,
+                ErrorCode::UnknownKind,
+                Outcome::Failed,
+                message,
+            );
+            return;
+        };
+        if kind == Kind::Publish {
+            // One publish may always be under way, however long: a record at
+            // its limit must fit through a small window.
+            let alone = connection.unanswered == 0;
+            connection.unanswered += body.len() as u64;
+            let window = u64::from(self.config.window_bytes);
+            if connection.unanswered > window && !alone {
+                let message = format!(
+                    "{} unanswered publish bytes exceed the window of {window} granted in hello; wait for confirms",
+                    connection.unanswered
+                );
+                self.protocol_error(conn, ErrorCode::WindowExceeded, message);
+                return;
+            }
+        }
+        self.dispatch_frame(conn, kind, header.correlation, body);
+    }
+
+    /// Answers the frame here, or passes it to the shard that owns what it names.
+    pub(super) fn dispatch_frame(
+        &mut self,
+        conn: ConnKey,
+        kind: Kind,
+        correlation: u64,
+        body: &[u8],
+    ) {
+        match kind {
+            Kind::Publish => self.on_publish(conn, correlation, body),
+            Kind::Settle => self.on_settle(conn, correlation, body),
+            Kind::Credit => self.on_credit(conn, correlation, body),
+            Kind::Subscribe => self.on_subscribe(conn, correlation, body),
+            Kind::Unsubscribe => self.on_unsubscribe(conn, correlation, body),
+            Kind::Declare => self.on_declare(conn, correlation, body),
+            Kind::Delete => self.on_delete(conn, correlation, body),
+            Kind::Locate => self.on_locate(conn, correlation, body),
+            Kind::List => self.on_list(conn, correlation, body),
+            Kind::QueueInfo => self.on_queue_info(conn, correlation, body),
+            Kind::Frontiers => self.on_frontiers(conn, correlation, body),
+            Kind::Barrier => self.on_barrier(conn, correlation, body),
+            Kind::Peek => self.on_peek(conn, correlation, body),
+            Kind::Purge => self.on_purge(conn, correlation, body),
+            Kind::Ping => self.reply(conn, correlation, &wire::message::Pong::default()),
+            Kind::Pong | Kind::GoingAway => {}
+            Kind::Extend => {
+                let message = "extending leases is not supported yet".to_owned();
+                self.error(
+                    conn,
+                    correlation,
+                    ErrorCode::Unsupported,
+                    Outcome::Failed,
+                    message,
+                );
+            }
+            Kind::Hello => {
+                let message = "hello was already done on this connection".to_owned();
+                self.protocol_error(conn, ErrorCode::Protocol, message);
+            }
+            _ => {
+                let message = format!("{} is sent by servers, not by clients", kind.name());
+                self.protocol_error(conn, ErrorCode::Protocol, message);
+            }
+        }
+    }
+
+    /// Passes a frame to the owning shard.
+    pub(super) fn forward(
+        &mut self,
+        shard: u16,
+        conn: ConnKey,
+        kind: Kind,
+        correlation: u64,
+        body: &[u8],
+    ) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.others |= 1 << shard;
+        }
+        let kind = kind as u8;
+        let body = body.to_vec();
+        self.outbound.push((
+            shard,
+            ShardMessage::Forward {
+                conn,
+                kind,
+                correlation,
+                body,
+            },
+        ));
+    }
+
+    fn on_message(&mut self, message: ShardMessage) {
+        match message {
+            ShardMessage::Forward {
+                conn,
+                kind,
+                correlation,
+                body,
+            } => {
+                self.connections
+                    .entry(conn)
+                    .or_insert_with(|| Connection::new(false, u32::MAX));
+                if let Some(kind) = Kind::from_raw(kind) {
+                    self.dispatch_frame(conn, kind, correlation, &body);
+                }
+            }
+            ShardMessage::Output {
+                from,
+                conn,
+                bytes,
+                released,
+                close,
+            } => {
+                self.on_remote_output(from, conn, &bytes, released, close);
+            }
+            ShardMessage::OutputTaken { conn } => self.on_output_taken(conn),
+            ShardMessage::ConnClosed { conn } => self.on_closed(conn),
+            ShardMessage::Declared(queues) => self.on_declared(queues),
+            ShardMessage::Deleted { queue_id } => self.on_deleted(queue_id),
+            ShardMessage::PartitionReady {
+                queue_id,
+                partition,
+            } => {
+                self.on_partition_ready(PartitionKey {
+                    queue_id,
+                    partition,
+                });
+            }
+            ShardMessage::RecoverGroup {
+                shard,
+                group,
+                generation,
+                peer,
+            } => {
+                self.on_recover_group(shard, group, generation, peer);
+            }
+            ShardMessage::Reopened { shard } => self.on_reopened(shard),
+            ShardMessage::WantDirectory { shard } => self.send_directory(shard),
+            ShardMessage::GroupRecovered {
+                group,
+                generation,
+                peer,
+            } => {
+                self.on_group_recovered(group, generation, peer);
+            }
+        }
+    }
+
+    /// Another shard forgot our connections: those it served are closed, so
+    /// that their clients connect and subscribe again.
+    fn on_reopened(&mut self, shard: u16) {
+        let mut touched: Vec<ConnKey> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.home && connection.others & 1 << shard != 0)
+            .map(|(conn, _)| *conn)
+            .collect();
+        // The map's order must not show.
+        touched.sort_unstable();
+        for conn in touched {
+            let reason = format!("shard {shard} reopened its log; connect again");
+            self.reply(
+                conn,
+                0,
+                &GoingAway {
+                    reason,
+                    extensions: Vec::new(),
+                },
+            );
+            self.close(conn);
+        }
+        self.connections.retain(|conn, _| conn.shard() != shard);
+    }
+
+    /// The driver could not read the connection any further: say why, then close.
+    pub fn refuse_connection(&mut self, conn: ConnKey, code: ErrorCode, message: String) {
+        self.protocol_error(conn, code, message);
+    }
+
+    /// Output of another shard for a connection of ours.
+    fn on_remote_output(
+        &mut self,
+        from: u16,
+        conn: ConnKey,
+        bytes: &[u8],
+        released: u64,
+        close: bool,
+    ) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.output.extend_from_slice(bytes);
+        connection.release(released);
+        connection.owes_taken |= 1 << from;
+        self.list_connection(conn);
+        if close {
+            self.close(conn);
+        }
+    }
+
+    /// The home shard's socket took our last output.
+    fn on_output_taken(&mut self, conn: ConnKey) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.in_flight = false;
+        self.output_went(conn);
+    }
+
+    /// Moves a connection's output into `into` (which should be empty); false
+    /// when there is none. The driver calls it when the socket is free.
+    pub fn take_output(&mut self, conn: ConnKey, into: &mut Vec<u8>) -> bool {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return false;
+        };
+        if connection.output.is_empty() {
+            return false;
+        }
+        let held_back = connection.output.len() > connection.output_high / 2;
+        std::mem::swap(&mut connection.output, into);
+        let owes = std::mem::take(&mut connection.owes_taken);
+        for shard in (0..self.config.place.shards).filter(|shard| owes & 1 << shard != 0) {
+            self.outbound
+                .push((shard, ShardMessage::OutputTaken { conn }));
+        }
+        if held_back {
+            self.output_went(conn);
+        }
+        true
+    }
+
+    /// Unsent output in bytes is at its bound: the driver stops reading the
+    /// connection until its peer reads.
+    pub fn output_is_full(&self, conn: ConnKey) -> bool {
+        self.connections.get(&conn).is_some_and(|connection| {
+            connection.output.len() > super::connection::OUTPUT_FULL_BYTES
+        })
+    }
+
+    /// Room for deliveries again: its partitions may dispatch.
+    fn output_went(&mut self, conn: ConnKey) {
+        let Some(connection) = self.connections.get(&conn) else {
+            return;
+        };
+        let shard = self.config.shard;
+        for index in 0..connection.subscriptions.len() {
+            let Some(sub) = self
+                .connections
+                .get(&conn)
+                .and_then(|c| c.subscriptions.get(index))
+            else {
+                break;
+            };
+            if sub.shard == shard {
+                let key = PartitionKey {
+                    queue_id: sub.queue_id,
+                    partition: sub.partition,
+                };
+                self.mark_dirty(key);
+            }
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, key: PartitionKey) {
+        if let Some(slot) = self.partitions.get_mut(&key) {
+            if !std::mem::replace(&mut slot.dirty, true) {
+                self.dirty_partitions.push(key);
+            }
+        }
+    }
+
+    pub(super) fn list_connection(&mut self, conn: ConnKey) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            if !std::mem::replace(&mut connection.listed, true) {
+                self.listed_connections.push(conn);
+            }
+        }
+    }
+
+    /// Sends one frame to a connection.
+    pub(super) fn reply<T>(&mut self, conn: ConnKey, correlation: u64, body: &T)
+    where
+        T: wire::codec::Body
+            + for<'a> rkyv::Serialize<
+                rkyv::api::high::HighSerializer<
+                    Vec<u8>,
+                    rkyv::ser::allocator::ArenaHandle<'a>,
+                    rkyv::rancor::Error,
+                >,
+            >,
+    {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.send(correlation, body);
+            self.list_connection(conn);
+        }
+    }
+
+    /// Answers a request with an error.
+    pub(super) fn error(
+        &mut self,
+        conn: ConnKey,
+        correlation: u64,
+        code: ErrorCode,
+        outcome: Outcome,
+        message: String,
+    ) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.error(correlation, code, outcome, message);
+            self.list_connection(conn);
+        }
+    }
+
+    /// The peer broke the protocol: say why, then close.
+    pub(super) fn protocol_error(&mut self, conn: ConnKey, code: ErrorCode, message: String) {
+        self.error(conn, 0, code, Outcome::Unknown, message);
+        self.close(conn);
+    }
+
+    pub(super) fn close(&mut self, conn: ConnKey) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            if !std::mem::replace(&mut connection.closing, true) {
+                self.closing.push(conn);
+                self.list_connection(conn);
+            }
+        }
+    }
+
+    fn on_drain(&mut self) {
+        self.draining = true;
+        let mut homes: Vec<ConnKey> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.home)
+            .map(|(conn, _)| *conn)
+            .collect();
+        homes.sort_unstable();
+        for conn in homes {
+            let reason = "the server is shutting down".to_owned();
+            self.reply(
+                conn,
+                0,
+                &GoingAway {
+                    reason,
+                    extensions: Vec::new(),
+                },
+            );
+        }
+    }
+
+    fn on_closed(&mut self, conn: ConnKey) {
+        let Some(connection) = self.connections.remove(&conn) else {
+            return;
+        };
+        if connection.home {
+            for shard in 0..self.config.place.shards {
+                if connection.others & 1 << shard != 0 {
+                    self.outbound
+                        .push((shard, ShardMessage::ConnClosed { conn }));
+                }
+            }
+        }
+        self.end_subscriptions_of(conn, &connection);
+    }
+
+    fn on_segment(&mut self, sequence: u64, result: Result<(), crate::log::IoFailure>) {
+        let full = match &result {
+            Ok(()) => false,
+            Err(failure) => {
+                self.notices.push(Notice::Problem(format!(
+                    "segment {sequence} could not be prepared: {}; publishes wait for room",
+                    failure.message
+                )));
+                failure.out_of_space
+            }
+        };
+        if full != self.disk_full {
+            self.disk_full = full;
+            self.notices.push(Notice::DiskFull(full));
+        }
+        self.log.segment_ready(sequence, result);
+    }
+
+    /// Frontiers, for the driver's own use (drain, clean marker).
+    pub fn log_frontiers(&self) -> LogFrontiers {
+        self.log.frontiers()
+    }
+
+    /// The log, for what only the driver may ask (clean marker facts).
+    pub fn log(&self) -> &LogWriter<B> {
+        &self.log
+    }
+
+    /// Makes everything appended durable without waiting for the timer.
+    pub fn demand_durable(&mut self) {
+        let end = self.log.frontiers().appended;
+        self.log.demand_durable(end);
+    }
+
+    /// Nothing is in flight: every proposal was applied and every gate opened.
+    pub fn is_quiet(&self) -> bool {
+        let frontiers = self.log.frontiers();
+        self.deferred.is_empty()
+            && frontiers.durable_next >= frontiers.appended
+            && self
+                .groups
+                .values()
+                .all(|slot| slot.group.is_settled() && slot.gates.is_empty())
+    }
+
+    /// True once every group leads and serves.
+    pub fn is_serving(&self) -> bool {
+        self.serving
+    }
+
+    pub(super) fn push_effects(&mut self, effects: &mut Vec<Effect<B>>) {
+        effects.extend(self.notices.drain(..).map(Effect::Notice));
+        effects.extend(
+            self.outbound
+                .drain(..)
+                .map(|(shard, message)| Effect::ToShard { shard, message }),
+        );
+        effects.extend(self.closing.drain(..).map(|conn| Effect::Close { conn }));
+    }
+}

@@ -1,0 +1,84 @@
+//! This shard's copy of the queue directory, told by shard 0.
+
+use std::collections::BTreeMap;
+
+use wire::message::{PartitionPlace, QueueDescription};
+
+use super::types::ShardPlace;
+use crate::{group::GroupId, state::meta::QueueDeclaration};
+
+/// Declared queues by id, and their names in byte order.
+pub(super) struct Directory {
+    place: ShardPlace,
+    node: u32,
+    by_id: BTreeMap<u64, QueueDeclaration>,
+    by_name: BTreeMap<String, u64>,
+}
+
+impl Directory {
+    pub(super) fn new(place: ShardPlace, node: u32) -> Self {
+        Directory {
+            place,
+            node,
+            by_id: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn insert(&mut self, queue: QueueDeclaration) {
+        self.by_name.insert(queue.name.clone(), queue.queue_id);
+        self.by_id.insert(queue.queue_id, queue);
+    }
+
+    pub(super) fn remove(&mut self, queue_id: u64) -> Option<QueueDeclaration> {
+        let queue = self.by_id.remove(&queue_id)?;
+        if self.by_name.get(&queue.name) == Some(&queue_id) {
+            self.by_name.remove(&queue.name);
+        }
+        Some(queue)
+    }
+
+    pub(super) fn by_id(&self, queue_id: u64) -> Option<&QueueDeclaration> {
+        self.by_id.get(&queue_id)
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<&QueueDeclaration> {
+        self.by_name.get(name).and_then(|id| self.by_id.get(id))
+    }
+
+    /// Queues whose name is above `after`, in byte order.
+    pub(super) fn after(&self, after: &str) -> impl Iterator<Item = &QueueDeclaration> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = if after.is_empty() {
+            Unbounded
+        } else {
+            Excluded(after)
+        };
+        self.by_name
+            .range::<str, _>((from, Unbounded))
+            .filter_map(|(_, id)| self.by_id.get(id))
+    }
+
+    /// Group and shard of a partition, if the queue has it.
+    pub(super) fn locate(&self, queue_id: u64, partition: u16) -> Option<(GroupId, u16)> {
+        let queue = self.by_id.get(&queue_id)?;
+        let group = GroupId(*queue.groups.get(usize::from(partition))?);
+        Some((group, self.place.shard_of(group)?))
+    }
+
+    pub(super) fn describe(&self, queue: &QueueDeclaration) -> QueueDescription {
+        let place = |group: &u32| PartitionPlace {
+            group: *group,
+            node: self.node,
+            shard: self.place.shard_of(GroupId(*group)).unwrap_or_default(),
+        };
+        QueueDescription {
+            queue_id: queue.queue_id,
+            name: queue.name.clone(),
+            mode: queue.mode as u8,
+            copies: queue.copies,
+            lease_ms: queue.lease_ms,
+            partitions: queue.groups.iter().map(place).collect(),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What queue info says.
+
+use wire::message::QueueInfoReply;
+
+use super::{core::Engine, partition::PartitionKey};
+use crate::io::BatchBuffer;
+
+impl<B: BatchBuffer> Engine<B> {
+    /// One partition's state at this moment.
+    pub(super) fn info(&self, key: PartitionKey) -> Option<QueueInfoReply> {
+        let slot = self.partitions.get(&key)?;
+        let queue = self.directory.by_id(key.queue_id)?;
+        let counts = slot.machine.counts(self.server_ms);
+        let written_next = slot.machine.next_offset();
+        Some(QueueInfoReply {
+            queue: self.directory.describe(queue),
+            partition: key.partition,
+            generation: slot.generation,
+            written_next,
+            durable_next: slot.durable_next,
+            gated: counts.gated,
+            ready: counts.ready,
+            delayed: counts.delayed,
+            leased: counts.leased,
+            published: counts.published,
+            acknowledged: counts.acknowledged,
+            dropped: counts.dropped,
+            expired: 0,
+            dead_lettered: 0,
+            purged: counts.purged,
+            redelivered: counts.redelivered,
+            unsynced_records: written_next.saturating_sub(slot.durable_next),
+            unsynced_bytes: slot.unsynced_bytes,
+            oldest_ready_age_ms: counts.oldest_ready_age_ms,
+            consumers: counts.consumers,
+            latched: u8::from(self.latched),
+            copies_present: 1,
+            copies_needed: 1,
+            losses: slot.losses.clone(),
+            extensions: Vec::new(),
+        })
+    }
+}

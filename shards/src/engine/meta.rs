@@ -1,0 +1,563 @@
+//! Declare, delete, locate, list: the queue directory. Group 0 decides, on
+//! shard 0; every shard keeps a copy and makes its partitions exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wire::{
+    codec,
+    error::{ErrorCode, Outcome},
+    frame::Kind,
+    limits::{MAX_LIST_QUEUES, MAX_PARTITIONS},
+    message::{
+        Declare, Declared, Delete, Deleted, List, ListReply, Locate, LocateReply, Unsubscribed,
+    },
+    name::check_name,
+    vocabulary::{Boundary, Mode},
+};
+
+use super::{
+    core::Engine,
+    gates::Origin,
+    partition::PartitionKey,
+    publish::refused_by_log,
+    turn::Deferred,
+    types::{ConnKey, ShardMessage},
+};
+use crate::{
+    group::{GroupId, PeerId},
+    io::BatchBuffer,
+    state::{
+        command::{Command, PartitionSpec},
+        meta::{DeclareRequest, MetaCommand, MetaOutcome, MetaState, QueueDeclaration},
+    },
+};
+
+/// Queues a server holds at most.
+const MAX_QUEUES: usize = 1_000_000;
+/// Lease bounds in ms: 1 ms to 7 days.
+const MAX_LEASE_MS: u64 = 7 * 24 * 3600 * 1000;
+
+/// A declare that waits for its partitions to exist.
+#[derive(Default)]
+pub(super) struct DeclareWait {
+    missing: BTreeSet<u16>,
+    /// Connection, correlation, created.
+    asked: Vec<(ConnKey, u64, bool)>,
+}
+
+/// Group 0's state machine and the declares on their way (shard 0).
+pub(super) struct MetaSlot {
+    pub state: MetaState,
+    pub waits: BTreeMap<u64, DeclareWait>,
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    pub(super) fn on_declare(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let request = match codec::decode::<Declare>(body) {
+            Ok(request) => request,
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
+        };
+        let request = DeclareRequest {
+            name: request.name.as_str().to_owned(),
+            mode: match request.mode {
+                0 => None,
+                raw => match Mode::from_raw(raw) {
+                    Some(mode) => Some(mode),
+                    None => {
+                        let message = format!("mode {raw} is not known");
+                        return self.refuse(conn, correlation, ErrorCode::Invalid, message);
+                    }
+                },
+            },
+            copies: Some(request.copies).filter(|copies| *copies != 0),
+            partitions: Some(request.partitions.to_native()).filter(|count| *count != 0),
+            lease_ms: Some(request.lease_ms.to_native()).filter(|lease| *lease != 0),
+        };
+        if let Err((code, message)) = self.check_declare(&request) {
+            return self.refuse(conn, correlation, code, message);
+        }
+        if self.config.shard != 0 {
+            return self.forward(0, conn, Kind::Declare, correlation, body);
+        }
+        let command = MetaCommand::Declare(request);
+        self.propose_meta(
+            &command,
+            conn,
+            correlation,
+            Origin::Declare { conn, correlation },
+        );
+    }
+
+    fn check_declare(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
+        check_name(&request.name).map_err(|error| (ErrorCode::Invalid, error.to_string()))?;
+        if let Some(count) = request.partitions.filter(|count| *count > MAX_PARTITIONS) {
+            let message = format!("{count} partitions are above the limit of {MAX_PARTITIONS}");
+            return Err((ErrorCode::TooLarge, message));
+        }
+        if let Some(copies) = request
+            .copies
+            .filter(|copies| *copies > 1 && *copies != 255)
+        {
+            let message = format!(
+                "{copies} copies are asked for, and this server has 1 replica: no confirm could ever be given; ask for majority or all"
+            );
+            return Err((ErrorCode::MissingCopies, message));
+        }
+        if request.lease_ms.is_some_and(|lease| lease > MAX_LEASE_MS) {
+            return Err((ErrorCode::Invalid, "a lease is at most 7 days".to_owned()));
+        }
+        if self.draining || self.latched {
+            let message = "the server takes no declarations now; retry later".to_owned();
+            return Err((ErrorCode::Unavailable, message));
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_delete(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let queue_id = match codec::decode::<Delete>(body) {
+            Ok(request) => request.queue_id.to_native(),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
+        };
+        if self.config.shard != 0 {
+            return self.forward(0, conn, Kind::Delete, correlation, body);
+        }
+        let command = MetaCommand::Delete { queue_id };
+        let origin = Origin::Delete { conn, correlation };
+        self.propose_meta(&command, conn, correlation, origin);
+    }
+
+    fn propose_meta(
+        &mut self,
+        command: &MetaCommand,
+        conn: ConnKey,
+        correlation: u64,
+        origin: Origin,
+    ) {
+        let full = self
+            .meta
+            .as_ref()
+            .is_some_and(|meta| meta.state.len() >= MAX_QUEUES);
+        if full && matches!(command, MetaCommand::Declare(_)) {
+            let message = format!("{MAX_QUEUES} queues are declared, the limit; delete some");
+            return self.refuse(conn, correlation, ErrorCode::LimitReached, message);
+        }
+        if let Err((code, message)) = self.try_propose_meta(command, origin) {
+            self.refuse(conn, correlation, code, message);
+        }
+    }
+
+    pub(super) fn try_propose_meta(
+        &mut self,
+        command: &MetaCommand,
+        origin: Origin,
+    ) -> Result<(), (ErrorCode, String)> {
+        let slot = self
+            .groups
+            .get_mut(&GroupId::META.0)
+            .ok_or_else(super::publish::unavailable)?;
+        let payload = command.encode();
+        let index = slot
+            .group
+            .propose(&mut self.log, &[&payload], Boundary::Durable)
+            .map_err(refused_by_log)?;
+        slot.origins.push_back((index, origin));
+        slot.dirty = true;
+        Ok(())
+    }
+
+    /// A command of group 0 was committed: change the state and answer.
+    pub(super) fn apply_meta(&mut self, command: &MetaCommand, origin: Origin) {
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let outcome = meta.state.apply(command);
+        match (outcome, origin) {
+            (MetaOutcome::Declared { created, queue_id }, origin) => {
+                self.declared(queue_id, created, origin);
+            }
+            (
+                MetaOutcome::Conflict {
+                    field,
+                    stands,
+                    asked,
+                },
+                Origin::Declare { conn, correlation },
+            ) => {
+                let message = format!(
+                    "the queue exists with {field} {stands}, and {asked} was asked for; declare it as it is, or delete it first"
+                );
+                self.refuse(conn, correlation, ErrorCode::Conflict, message);
+            }
+            (MetaOutcome::Refused { reason }, Origin::Declare { conn, correlation }) => {
+                self.refuse(conn, correlation, ErrorCode::Invalid, reason.to_string());
+            }
+            (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
+            (_, Origin::Recover { shard, group, .. }) => {
+                if let MetaCommand::Recovered {
+                    generation,
+                    new_peer,
+                    ..
+                } = command
+                {
+                    let (generation, peer) = (*generation, PeerId(*new_peer));
+                    self.outbound.push((
+                        shard,
+                        ShardMessage::GroupRecovered {
+                            group,
+                            generation,
+                            peer,
+                        },
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn declared(&mut self, queue_id: u64, created: bool, origin: Origin) {
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let Some(queue) = meta.state.by_id(queue_id).cloned() else {
+            return;
+        };
+        if created {
+            let missing = (0..queue.groups.len()).map(|index| index as u16).collect();
+            meta.waits.insert(
+                queue_id,
+                DeclareWait {
+                    missing,
+                    asked: Vec::new(),
+                },
+            );
+            for shard in 0..self.config.place.shards {
+                self.outbound
+                    .push((shard, ShardMessage::Declared(vec![queue.clone()])));
+            }
+        }
+        let Origin::Declare { conn, correlation } = origin else {
+            return;
+        };
+        match self
+            .meta
+            .as_mut()
+            .and_then(|meta| meta.waits.get_mut(&queue_id))
+        {
+            Some(wait) => wait.asked.push((conn, correlation, created)),
+            None => self.answer_declare(conn, correlation, &queue, created),
+        }
+    }
+
+    fn answer_declare(
+        &mut self,
+        conn: ConnKey,
+        correlation: u64,
+        queue: &QueueDeclaration,
+        created: bool,
+    ) {
+        let queue = self.directory.describe(queue);
+        let body = Declared {
+            created: u8::from(created),
+            queue,
+            extensions: Vec::new(),
+        };
+        self.reply(conn, correlation, &body);
+    }
+
+    fn deleted(&mut self, command: &MetaCommand, existed: bool, origin: Origin) {
+        let MetaCommand::Delete { queue_id } = *command else {
+            return;
+        };
+        if existed {
+            for shard in 0..self.config.place.shards {
+                self.outbound
+                    .push((shard, ShardMessage::Deleted { queue_id }));
+            }
+            let wait = self
+                .meta
+                .as_mut()
+                .and_then(|meta| meta.waits.remove(&queue_id));
+            for (conn, correlation, _) in wait.unwrap_or_default().asked {
+                let (code, message) = super::publish::unknown_queue();
+                self.refuse(conn, correlation, code, message);
+            }
+        }
+        let Origin::Delete {
+            conn, correlation, ..
+        } = origin
+        else {
+            return;
+        };
+        if existed {
+            self.reply(
+                conn,
+                correlation,
+                &Deleted {
+                    queue_id,
+                    extensions: Vec::new(),
+                },
+            );
+        } else {
+            let (code, message) = super::publish::unknown_queue();
+            self.refuse(conn, correlation, code, message);
+        }
+    }
+
+    /// A partition exists in its group's log.
+    pub(super) fn on_partition_ready(&mut self, key: PartitionKey) {
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let Some(wait) = meta.waits.get_mut(&key.queue_id) else {
+            return;
+        };
+        wait.missing.remove(&key.partition);
+        if !wait.missing.is_empty() {
+            return;
+        }
+        let wait = meta.waits.remove(&key.queue_id).unwrap_or_default();
+        let Some(queue) = meta.state.by_id(key.queue_id).cloned() else {
+            return;
+        };
+        for (conn, correlation, created) in wait.asked {
+            self.answer_declare(conn, correlation, &queue, created);
+        }
+    }
+
+    /// Shard 0 told of queues: keep them and make our partitions exist.
+    pub(super) fn on_declared(&mut self, queues: Vec<QueueDeclaration>) {
+        let first = !std::mem::replace(&mut self.directory_known, true);
+        for queue in queues {
+            self.ensure_partitions(&queue);
+            self.directory.insert(queue);
+        }
+        if first {
+            self.drop_orphans();
+        }
+        self.check_serving();
+    }
+
+    /// Partitions whose queue was deleted, before a crash kept them from being
+    /// dropped.
+    fn drop_orphans(&mut self) {
+        let mut orphans: Vec<(PartitionKey, GroupId)> = self
+            .partitions
+            .values()
+            .filter(|slot| self.directory.by_id(slot.key.queue_id).is_none())
+            .map(|slot| (slot.key, slot.group))
+            .collect();
+        // The map's order must not show.
+        orphans.sort_unstable();
+        for (key, group) in orphans {
+            self.drop_partition(key, group);
+        }
+    }
+
+    fn ensure_partitions(&mut self, queue: &QueueDeclaration) {
+        for (partition, group) in queue.groups.iter().enumerate() {
+            let group = GroupId(*group);
+            if self.config.place.shard_of(group) != Some(self.config.shard) {
+                continue;
+            }
+            let key = PartitionKey {
+                queue_id: queue.queue_id,
+                partition: partition as u16,
+            };
+            if self.partitions.contains_key(&key) {
+                self.tell_ready(key);
+                continue;
+            }
+            let spec = PartitionSpec {
+                queue_id: queue.queue_id,
+                partition: partition as u16,
+                mode: queue.mode,
+                copies: queue.copies,
+                lease_ms: queue.lease_ms,
+            };
+            self.create_partition(group, spec);
+        }
+    }
+
+    /// Weakens the group first when the mode needs answers at written.
+    fn create_partition(&mut self, group: GroupId, spec: PartitionSpec) {
+        let needs_written = spec.mode.delivery_gate() == Boundary::Written;
+        let weak = self
+            .groups
+            .get(&group.0)
+            .is_some_and(|slot| slot.group.answers_at() == Boundary::Written);
+        if needs_written && !weak {
+            self.propose_to_group(group, &Command::Weaken);
+        }
+        self.propose_to_group(group, &Command::Create(spec));
+    }
+
+    /// Proposes a command that belongs to a group rather than a partition.
+    pub(super) fn propose_to_group(&mut self, group: GroupId, command: &Command<'_>) {
+        let payload = command.head().bytes().to_vec();
+        let deferred = Deferred::for_group(group, payload);
+        self.deferred.push_back(deferred);
+    }
+
+    pub(super) fn tell_ready(&mut self, key: PartitionKey) {
+        let (queue_id, partition) = (key.queue_id, key.partition);
+        self.outbound.push((
+            0,
+            ShardMessage::PartitionReady {
+                queue_id,
+                partition,
+            },
+        ));
+    }
+
+    /// Shard 0 told that a queue is deleted.
+    pub(super) fn on_deleted(&mut self, queue_id: u64) {
+        let Some(queue) = self.directory.remove(queue_id) else {
+            return;
+        };
+        for (partition, group) in queue.groups.iter().enumerate() {
+            let group = GroupId(*group);
+            if self.config.place.shard_of(group) == Some(self.config.shard) {
+                self.drop_partition(
+                    PartitionKey {
+                        queue_id,
+                        partition: partition as u16,
+                    },
+                    group,
+                );
+            }
+        }
+        self.end_home_subscriptions(queue_id);
+    }
+
+    pub(super) fn drop_partition(&mut self, key: PartitionKey, group: GroupId) {
+        if let Some(slot) = self.partitions.get_mut(&key) {
+            slot.dropping = true;
+        }
+        let (queue_id, partition) = (key.queue_id, key.partition);
+        self.propose_to_group(
+            group,
+            &Command::Drop {
+                queue_id,
+                partition,
+            },
+        );
+    }
+
+    /// Tells consumers on our connections that their queue is gone.
+    fn end_home_subscriptions(&mut self, queue_id: u64) {
+        let mut ended = Vec::new();
+        for (conn, connection) in &mut self.connections {
+            if connection.home {
+                for sub in connection
+                    .subscriptions
+                    .iter()
+                    .filter(|s| s.queue_id == queue_id)
+                {
+                    ended.push((*conn, sub.id));
+                }
+            }
+            connection
+                .subscriptions
+                .retain(|sub| sub.queue_id != queue_id);
+        }
+        // The map's order must not show.
+        ended.sort_unstable();
+        for (conn, subscription) in ended {
+            let body = Unsubscribed {
+                subscription,
+                extensions: Vec::new(),
+            };
+            self.reply(conn, 0, &body);
+        }
+    }
+
+    pub(super) fn on_locate(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let name = match codec::decode::<Locate>(body) {
+            Ok(request) => request.name.as_str(),
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
+        };
+        match self.directory.by_name(name) {
+            Some(queue) => {
+                let queue = self.directory.describe(queue);
+                self.reply(
+                    conn,
+                    correlation,
+                    &LocateReply {
+                        queue,
+                        extensions: Vec::new(),
+                    },
+                );
+            }
+            None => {
+                let message = format!("no queue is called {name:?}; declare it first");
+                self.error(
+                    conn,
+                    correlation,
+                    ErrorCode::UnknownQueue,
+                    Outcome::Failed,
+                    message,
+                );
+            }
+        }
+    }
+
+    pub(super) fn on_list(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let request = match codec::decode::<List>(body) {
+            Ok(request) => request,
+            Err(error) => {
+                return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
+            }
+        };
+        let limit = match request.limit.to_native() {
+            0 => MAX_LIST_QUEUES,
+            limit => limit.min(MAX_LIST_QUEUES),
+        } as usize;
+        let mut queues: Vec<_> = self
+            .directory
+            .after(&request.after)
+            .take(limit + 1)
+            .map(|queue| self.directory.describe(queue))
+            .collect();
+        let more = u8::from(queues.len() > limit);
+        queues.truncate(limit);
+        let body = ListReply {
+            queues,
+            more,
+            extensions: Vec::new(),
+        };
+        self.reply(conn, correlation, &body);
+    }
+
+    /// A weakened group on an amnesiac log asks to go on as a new generation.
+    pub(super) fn on_recover_group(
+        &mut self,
+        shard: u16,
+        group: GroupId,
+        generation: u32,
+        peer: PeerId,
+    ) {
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let join = meta.state.next_join_number();
+        let command = MetaCommand::Recovered {
+            group: group.0,
+            generation: generation + 1,
+            retired_peer: peer.0,
+            new_peer: PeerId::new(self.config.node, join).0,
+        };
+        let origin = Origin::Recover { shard, group };
+        if self.try_propose_meta(&command, origin).is_err() {
+            // Group 0 does not lead yet: ask again next turn.
+            self.timers
+                .recover_again
+                .push((shard, group, generation, peer));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The engine of one shard: joins log, groups and state machines. Events in,
+//! effects out.
+//!
+//! Owns: the partitions of its groups, the connections it answers, the copy of
+//! the cluster's queue directory, and on shard 0 the metadata state machine.
+//!
+//! Invariants:
+//! 1. Pure: no I/O, clock, thread, random number or randomly seeded map.
+//! 2. A confirm, a delivery or a settle confirm leaves only when the boundary
+//!    it names is met by the entry it rests on.
+//! 3. An entry that was proposed is never reported as failed; what cannot be
+//!    known is reported as unknown.
+//! 4. Whatever can grow has a bound, and a typed refusal at the bound.
+//!
+//! Never: blocks, reads a payload it did not validate, answers for a partition
+//! of another shard.
+//!
+//! A crash leaves behind: the log, from which `boot` rebuilds everything but
+//! leases, credit and connections.
+
+mod apply;
+mod boot;
+mod connection;
+mod core;
+mod deliver;
+mod directory;
+mod gates;
+mod hello;
+mod inspect;
+mod meta;
+mod partition;
+mod publish;
+mod reads;
+mod requests;
+mod settle;
+mod subscribe;
+mod turn;
+mod types;
+
+pub use boot::{Boot, BootError};
+pub use core::Engine;
+pub(crate) use hello::error_frame;
+pub use hello::{HelloAnswer, HelloFacts};
+pub use types::{
+    ConnKey, Effect, EngineConfig, Event, Memory, Notice, ReadResult, ShardMessage, ShardPlace,
+};

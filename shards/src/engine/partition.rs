@@ -1,0 +1,88 @@
+//! A partition as the engine holds it: the state machine and its frontiers.
+
+use wire::{
+    message::{LossReport, RefusedSettle},
+    vocabulary::Mode,
+};
+
+use super::types::ConnKey;
+use crate::{
+    group::GroupId,
+    state::{command::PartitionSpec, queue::Partition},
+};
+
+/// Queue id and partition number: unique for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct PartitionKey {
+    pub queue_id: u64,
+    pub partition: u16,
+}
+
+/// A settle frame whose items were gathered into the turn's command.
+#[derive(Debug, Clone)]
+pub(super) struct SettleReply {
+    pub conn: ConnKey,
+    pub correlation: u64,
+    pub accepted: u32,
+    /// Answered in the same frame, when the gate of the accepted ones opens.
+    pub refused: Vec<RefusedSettle>,
+}
+
+pub(super) struct PartitionSlot {
+    pub key: PartitionKey,
+    pub group: GroupId,
+    pub mode: Mode,
+    pub machine: Partition,
+    /// Generation of the history the offsets belong to.
+    pub generation: u32,
+    pub losses: Vec<LossReport>,
+    /// Replay only: entries are missing, and offsets from here on differ from
+    /// those that settles of this generation name.
+    pub gap_at: Option<u64>,
+    /// Exclusive end of what is durable; `machine.next_offset()` is the
+    /// written end, since nothing is applied before it is written.
+    pub durable_next: u64,
+    pub unsynced_bytes: u64,
+    /// Acknowledges gathered in this turn, encoded, and who asked for a confirm.
+    pub acknowledges: Vec<u8>,
+    pub settle_replies: Vec<SettleReply>,
+    /// On the turn's dispatch list.
+    pub dirty: bool,
+    /// A deletion was proposed: nothing new is admitted.
+    pub dropping: bool,
+    /// The timer that is armed for it; `u64::MAX` = none.
+    pub armed_ms: u64,
+    /// After a read error: no dispatch before this time.
+    pub read_pause_until_ms: u64,
+}
+
+impl PartitionSlot {
+    pub(super) fn new(spec: PartitionSpec, group: GroupId, generation: u32) -> Self {
+        PartitionSlot {
+            key: PartitionKey {
+                queue_id: spec.queue_id,
+                partition: spec.partition,
+            },
+            group,
+            mode: spec.mode,
+            machine: Partition::new(spec),
+            generation,
+            losses: Vec::new(),
+            gap_at: None,
+            durable_next: 0,
+            unsynced_bytes: 0,
+            acknowledges: Vec::new(),
+            settle_replies: Vec::new(),
+            dirty: false,
+            dropping: false,
+            armed_ms: u64::MAX,
+            read_pause_until_ms: 0,
+        }
+    }
+
+    /// False for an offset behind a gap: it may be another record's now, and a
+    /// record is rather delivered again than lost.
+    pub(super) fn is_named(&self, offset: u64) -> bool {
+        self.gap_at.is_none_or(|gap| offset < gap)
+    }
+}

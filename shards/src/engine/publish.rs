@@ -1,0 +1,204 @@
+//! Publish: from a validated frame to a proposed entry.
+
+use wire::{
+    codec,
+    error::{ErrorCode, Outcome},
+    frame::Kind,
+    limits::MAX_BATCH_RECORDS,
+    message::{ArchivedPublish, Publish, PUBLISH_DURABLE},
+    record,
+    vocabulary::Boundary,
+};
+
+use super::{
+    core::Engine,
+    gates::{Origin, PublishReply},
+    partition::PartitionKey,
+    types::ConnKey,
+};
+use crate::{group::GroupError, io::BatchBuffer, log::AppendError, state::command::Command};
+
+/// Deadline and other waits of a client that names none, in ms.
+pub(super) const DEFAULT_DEADLINE_MS: u32 = 30_000;
+
+/// Why a request was refused: code and sentence. Nothing of it happened.
+pub(super) type Refusal = (ErrorCode, String);
+
+impl<B: BatchBuffer> Engine<B> {
+    pub(super) fn on_publish(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let mut reply = PublishReply {
+            conn,
+            correlation,
+            deadline_ms: u64::MAX,
+            bytes: body.len() as u32,
+            boundary: Boundary::Durable,
+            answered: false,
+        };
+        let publish = match codec::decode::<Publish>(body) {
+            Ok(publish) => publish,
+            Err(error) => {
+                let message = error.to_string();
+                self.answer_publish(&reply, ErrorCode::Invalid, Outcome::Failed, message);
+                return;
+            }
+        };
+        let key = PartitionKey {
+            queue_id: publish.queue_id.to_native(),
+            partition: publish.partition.to_native(),
+        };
+        match self.owner(key) {
+            Ok(shard) if shard != self.config.shard => {
+                self.forward(shard, conn, Kind::Publish, correlation, body);
+                return;
+            }
+            Ok(_) => {}
+            Err((code, message)) => {
+                self.answer_publish(&reply, code, Outcome::Failed, message);
+                return;
+            }
+        }
+        if let Err((code, message)) = self.propose_publish(key, publish, &mut reply) {
+            self.answer_publish(&reply, code, Outcome::Failed, message);
+        }
+    }
+
+    fn propose_publish(
+        &mut self,
+        key: PartitionKey,
+        publish: &ArchivedPublish,
+        reply: &mut PublishReply,
+    ) -> Result<(), Refusal> {
+        check_fields(publish)?;
+        let count = publish.count.to_native();
+        record::check_batch(&publish.records, count)
+            .map_err(|error| (ErrorCode::Invalid, error.to_string()))?;
+        self.admits_publishes()?;
+        let slot = self.partitions.get(&key).filter(|slot| !slot.dropping);
+        let slot = slot.ok_or_else(unknown_queue)?;
+        let mut boundary = slot.mode.confirm_gate();
+        if publish.flags.to_native() & PUBLISH_DURABLE != 0 {
+            boundary = Boundary::Durable;
+        }
+        let deadline = match publish.deadline_ms.to_native() {
+            0 => DEFAULT_DEADLINE_MS,
+            deadline => deadline,
+        };
+        reply.boundary = boundary;
+        reply.deadline_ms = self.server_ms + u64::from(deadline);
+        // A durable queue's delivery waits for durable too: demand it even for
+        // the gate that nobody confirms.
+        let demand = boundary.max(slot.mode.delivery_gate());
+        let command = Command::Append {
+            queue_id: key.queue_id,
+            partition: key.partition,
+            stamp_ms: self.server_ms,
+            count,
+            records: &publish.records,
+        };
+        let group = self
+            .groups
+            .get_mut(&slot.group.0)
+            .ok_or_else(unknown_queue)?;
+        if !group.serving || group.group.generation() != slot.generation {
+            return Err(unavailable());
+        }
+        let head = command.head();
+        let index = group
+            .group
+            .propose(&mut self.log, &[head.bytes(), command.tail()], demand)
+            .map_err(refused_by_log)?;
+        group.origins.push_back((index, Origin::Publish(*reply)));
+        group.dirty = true;
+        self.timers.deadline_ms = self.timers.deadline_ms.min(reply.deadline_ms);
+        Ok(())
+    }
+
+    /// Publishes are taken at all.
+    fn admits_publishes(&self) -> Result<(), Refusal> {
+        if self.latched {
+            let message = "the log of this shard met an I/O error and accepts nothing until it is reopened; retry later";
+            return Err((ErrorCode::Latched, message.to_owned()));
+        }
+        if self.draining {
+            let message =
+                "the server is shutting down; publish elsewhere or retry after its restart";
+            return Err((ErrorCode::Unavailable, message.to_owned()));
+        }
+        if self.disk_full {
+            let message = "the disk has no room for a new log segment; free space, or consume, purge or delete, then retry";
+            return Err((ErrorCode::DiskFull, message.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The shard that owns a partition.
+    pub(super) fn owner(&self, key: PartitionKey) -> Result<u16, Refusal> {
+        if let Some((_, shard)) = self.directory.locate(key.queue_id, key.partition) {
+            return Ok(shard);
+        }
+        match self.directory.by_id(key.queue_id) {
+            Some(queue) => Err((
+                ErrorCode::UnknownPartition,
+                format!(
+                    "queue {:?} has partitions 0 to {}, not {}",
+                    queue.name,
+                    queue.groups.len().saturating_sub(1),
+                    key.partition
+                ),
+            )),
+            None => Err(unknown_queue()),
+        }
+    }
+}
+
+fn check_fields(publish: &ArchivedPublish) -> Result<(), Refusal> {
+    let invalid = |message: &str| Err((ErrorCode::Invalid, message.to_owned()));
+    let count = publish.count.to_native();
+    if count == 0 {
+        return invalid("a publish carries at least 1 record");
+    }
+    if count > MAX_BATCH_RECORDS {
+        let message = format!("{count} records are above the batch limit of {MAX_BATCH_RECORDS}");
+        return Err((ErrorCode::TooLarge, message));
+    }
+    if publish.flags.to_native() & !PUBLISH_DURABLE != 0 {
+        return invalid("unknown publish flags are set");
+    }
+    let producer = publish.producer_id.to_native() | publish.sequence.to_native();
+    if producer != 0 || publish.producer_epoch.to_native() != 0 {
+        let message = "idempotent producers are not supported yet; leave producer fields zero";
+        return Err((ErrorCode::Unsupported, message.to_owned()));
+    }
+    Ok(())
+}
+
+pub(super) fn unknown_queue() -> Refusal {
+    let message = "no queue has this id; it was deleted or never declared: declare it, or locate it by name again";
+    (ErrorCode::UnknownQueue, message.to_owned())
+}
+
+pub(super) fn unavailable() -> Refusal {
+    (
+        ErrorCode::Unavailable,
+        "the group is starting; retry shortly".to_owned(),
+    )
+}
+
+/// A refused append is nothing that happened.
+pub(super) fn refused_by_log(error: GroupError) -> Refusal {
+    match error {
+        GroupError::Log(AppendError::Backlog { bytes }) => (
+            ErrorCode::Overloaded,
+            format!("{bytes} bytes wait to be written and the bound is reached; publish slower or retry"),
+        ),
+        GroupError::Log(error @ AppendError::TooLarge { .. }) => {
+            (ErrorCode::TooLarge, error.to_string())
+        }
+        GroupError::Log(AppendError::Latched) => (
+            ErrorCode::Latched,
+            "the log of this shard met an I/O error and is latched; retry later".to_owned(),
+        ),
+        GroupError::NotLeader(_) => unavailable(),
+        GroupError::Raft(reason) => (ErrorCode::Internal, reason),
+    }
+}

@@ -1,0 +1,304 @@
+//! Requests that read or change a partition as a whole.
+
+use wire::{
+    codec,
+    error::{ErrorCode, Outcome},
+    limits::MAX_PEEK_RECORDS,
+    message::{
+        Barrier as BarrierRequest, BarrierReply, Frontiers, FrontiersReply, Peek, PeekReply,
+        Peeked, Purge, QueueInfo,
+    },
+};
+
+use super::{
+    core::Engine,
+    gates::Origin,
+    partition::PartitionKey,
+    publish::{unknown_queue, DEFAULT_DEADLINE_MS},
+    reads,
+    types::ConnKey,
+};
+use crate::{
+    io::BatchBuffer,
+    log::LogPosition,
+    state::{
+        command::{Command, DeliveryIds},
+        queue::RecordLocation,
+    },
+};
+
+/// Record bytes one peek reply carries at most, one record excepted.
+const PEEK_BYTES: usize = 1 << 20;
+/// Barriers and peeks that may wait at once.
+const MAX_WAITING: usize = 4096;
+
+/// Waits until everything before it is durable.
+pub(super) struct Barrier {
+    pub end: LogPosition,
+    pub conn: ConnKey,
+    pub correlation: u64,
+    pub key: PartitionKey,
+    pub deadline_ms: u64,
+}
+
+/// Waits until its records are read back.
+pub(super) struct PendingPeek {
+    pub conn: ConnKey,
+    pub correlation: u64,
+    pub key: PartitionKey,
+    pub from: u64,
+    pub max: u32,
+    pub deadline_ms: u64,
+}
+
+/// Decodes a request, finds its partition's shard and forwards if it is another.
+macro_rules! partition_request {
+    ($engine:ident, $conn:ident, $correlation:ident, $body:ident, $type:ty) => {{
+        let request = match codec::decode::<$type>($body) {
+            Ok(request) => request,
+            Err(error) => {
+                let message = error.to_string();
+                return $engine.refuse($conn, $correlation, ErrorCode::Invalid, message);
+            }
+        };
+        let key = PartitionKey {
+            queue_id: request.queue_id.to_native(),
+            partition: request.partition.to_native(),
+        };
+        match $engine.owner(key) {
+            Ok(shard) if shard != $engine.config.shard => {
+                let kind = <$type as codec::Body>::KIND;
+                return $engine.forward(shard, $conn, kind, $correlation, $body);
+            }
+            Ok(_) => {}
+            Err((code, message)) => return $engine.refuse($conn, $correlation, code, message),
+        }
+        if !$engine.partitions.contains_key(&key) {
+            let (code, message) = unknown_queue();
+            return $engine.refuse($conn, $correlation, code, message);
+        }
+        (request, key)
+    }};
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    pub(super) fn on_queue_info(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let (_, key) = partition_request!(self, conn, correlation, body, QueueInfo);
+        match self.info(key) {
+            Some(reply) => self.reply(conn, correlation, &reply),
+            None => {
+                let (code, message) = unknown_queue();
+                self.refuse(conn, correlation, code, message);
+            }
+        }
+    }
+
+    pub(super) fn on_frontiers(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let (_, key) = partition_request!(self, conn, correlation, body, Frontiers);
+        let Some(slot) = self.partitions.get(&key) else {
+            return;
+        };
+        let reply = FrontiersReply {
+            generation: slot.generation,
+            written_next: slot.machine.next_offset(),
+            durable_next: slot.durable_next,
+            copies: 1,
+            extensions: Vec::new(),
+        };
+        self.reply(conn, correlation, &reply);
+    }
+
+    pub(super) fn on_barrier(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let (request, key) = partition_request!(self, conn, correlation, body, BarrierRequest);
+        if self.barriers.len() >= MAX_WAITING {
+            let message = "too many barriers wait already; retry later".to_owned();
+            return self.refuse(conn, correlation, ErrorCode::Overloaded, message);
+        }
+        let wait = match request.deadline_ms.to_native() {
+            0 => DEFAULT_DEADLINE_MS,
+            wait => wait,
+        };
+        // Everything appended so far on this log, which holds all of the queue before it.
+        let end = self.log.frontiers().appended;
+        self.log.demand_durable(end);
+        let deadline_ms = self.server_ms + u64::from(wait);
+        self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
+        self.barriers.push_back(Barrier {
+            end,
+            conn,
+            correlation,
+            key,
+            deadline_ms,
+        });
+    }
+
+    /// Answers the barriers that the durable frontier has passed.
+    pub(super) fn open_barriers(&mut self) {
+        while let Some(barrier) = self.barriers.front() {
+            if barrier.end > self.frontiers.durable_next {
+                return;
+            }
+            let Some(barrier) = self.barriers.pop_front() else {
+                return;
+            };
+            match self.partitions.get(&barrier.key) {
+                Some(slot) => {
+                    let reply = BarrierReply {
+                        generation: slot.generation,
+                        written_next: slot.machine.next_offset(),
+                        durable_next: slot.durable_next,
+                        copies: 1,
+                        extensions: Vec::new(),
+                    };
+                    self.reply(barrier.conn, barrier.correlation, &reply);
+                }
+                None => {
+                    let (code, message) = unknown_queue();
+                    self.refuse(barrier.conn, barrier.correlation, code, message);
+                }
+            }
+        }
+    }
+
+    /// Ends late barriers and peeks; returns the next deadline.
+    pub(super) fn expire_barriers(&mut self) -> u64 {
+        let now = self.server_ms;
+        let mut late: Vec<(ConnKey, u64)> = Vec::new();
+        let mut next = u64::MAX;
+        let mut keep = |deadline: u64, conn: ConnKey, correlation: u64| {
+            if deadline <= now {
+                late.push((conn, correlation));
+                return false;
+            }
+            next = next.min(deadline);
+            true
+        };
+        self.barriers
+            .retain(|b| keep(b.deadline_ms, b.conn, b.correlation));
+        self.peeks
+            .retain(|p| keep(p.deadline_ms, p.conn, p.correlation));
+        for (conn, correlation) in late {
+            let message = "the deadline passed; what it waited for may still come".to_owned();
+            self.error(
+                conn,
+                correlation,
+                ErrorCode::Deadline,
+                Outcome::Unknown,
+                message,
+            );
+        }
+        next
+    }
+
+    pub(super) fn on_purge(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let (_, key) = partition_request!(self, conn, correlation, body, Purge);
+        let Some(slot) = self.partitions.get(&key) else {
+            return;
+        };
+        let below = slot.machine.next_offset();
+        let mut leased = Vec::new();
+        slot.machine.leased_below(below, &mut leased);
+        let mut keep = Vec::new();
+        for (offset, attempt) in leased {
+            DeliveryIds::push(&mut keep, offset, attempt);
+        }
+        let command = Command::Purge {
+            queue_id: key.queue_id,
+            partition: key.partition,
+            below,
+            keep: DeliveryIds(&keep),
+        };
+        self.propose_or_defer(key, &command, Origin::Purge { conn, correlation });
+    }
+
+    pub(super) fn on_peek(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
+        let (request, key) = partition_request!(self, conn, correlation, body, Peek);
+        if self.peeks.len() >= MAX_WAITING {
+            let message = "too many peeks wait already; retry later".to_owned();
+            return self.refuse(conn, correlation, ErrorCode::Overloaded, message);
+        }
+        let deadline_ms = self.server_ms + u64::from(DEFAULT_DEADLINE_MS);
+        let peek = PendingPeek {
+            conn,
+            correlation,
+            key,
+            from: request.from_offset.to_native(),
+            max: request.max_records.to_native().clamp(1, MAX_PEEK_RECORDS),
+            deadline_ms,
+        };
+        if !self.answer_peek(&peek) {
+            self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
+            self.peeks.push(peek);
+        }
+    }
+
+    /// Tries again what waited for reads.
+    pub(super) fn retry_peeks(&mut self) {
+        if self.peeks.is_empty() {
+            return;
+        }
+        let peeks = std::mem::take(&mut self.peeks);
+        for peek in peeks {
+            if !self.answer_peek(&peek) {
+                self.peeks.push(peek);
+            }
+        }
+    }
+
+    /// False when records have to be read back first; they were asked for.
+    fn answer_peek(&mut self, peek: &PendingPeek) -> bool {
+        let Some(slot) = self.partitions.get(&peek.key) else {
+            let (code, message) = unknown_queue();
+            self.refuse(peek.conn, peek.correlation, code, message);
+            return true;
+        };
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        slot.machine.peek(
+            peek.from,
+            peek.max,
+            &mut |offset, state, attempts, location, len| {
+                if bytes == 0 || bytes + len as usize <= PEEK_BYTES {
+                    bytes += len as usize;
+                    found.push((
+                        Peeked {
+                            offset,
+                            state: state as u8,
+                            attempts,
+                            len,
+                        },
+                        location,
+                    ));
+                } else {
+                    bytes = usize::MAX / 2;
+                }
+            },
+        );
+        let generation = slot.generation;
+        let mut ready = true;
+        for (peeked, location) in &found {
+            ready &= self.at_hand(*location, peeked.len);
+        }
+        if !ready {
+            return false;
+        }
+        let mut records = Vec::new();
+        for (peeked, location) in &found {
+            let RecordLocation::Ring(position) = *location else {
+                continue;
+            };
+            reads::visit(&self.log, &self.reads, position, peeked.len, &mut |piece| {
+                records.extend_from_slice(piece);
+            });
+        }
+        let peeked = found.into_iter().map(|(peeked, _)| peeked).collect();
+        let body = PeekReply {
+            generation,
+            peeked,
+            records,
+            extensions: Vec::new(),
+        };
+        self.reply(peek.conn, peek.correlation, &body);
+        true
+    }
+}

@@ -1,0 +1,284 @@
+//! The turn: everything that was handed in becomes effects at once.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::{
+    core::Engine,
+    gates::Origin,
+    partition::PartitionKey,
+    types::{ConnKey, Effect, Notice, ShardMessage},
+};
+use crate::{
+    group::{Committed, GroupId, PeerId},
+    io::BatchBuffer,
+    log::LogEffect,
+    state::command::LeaseEndCause,
+};
+
+/// A command that waits for room in the log. It must not be lost.
+pub(super) struct Deferred {
+    pub key: PartitionKey,
+    pub payload: Vec<u8>,
+    pub origin: Origin,
+}
+
+/// Stands in a deferred command's key for "the group itself".
+const GROUP_COMMAND: u16 = u16::MAX;
+
+impl Deferred {
+    pub(super) fn for_group(group: GroupId, payload: Vec<u8>) -> Self {
+        let key = PartitionKey {
+            queue_id: u64::from(group.0),
+            partition: GROUP_COMMAND,
+        };
+        Deferred {
+            key,
+            payload,
+            origin: Origin::Nobody,
+        }
+    }
+}
+
+/// What is due when, in server time.
+pub(super) struct Timers {
+    partitions: BinaryHeap<Reverse<(u64, PartitionKey)>>,
+    /// Earliest publish, barrier or peek deadline; `u64::MAX` = none.
+    pub deadline_ms: u64,
+    /// Partitions that wait for a read.
+    pub reading: Vec<PartitionKey>,
+    /// Recoveries to ask group 0 for again.
+    pub recover_again: Vec<(u16, GroupId, u32, PeerId)>,
+}
+
+impl Timers {
+    pub(super) fn new() -> Self {
+        Timers {
+            partitions: BinaryHeap::new(),
+            deadline_ms: u64::MAX,
+            reading: Vec::new(),
+            recover_again: Vec::new(),
+        }
+    }
+
+    pub(super) fn arm(&mut self, due_ms: u64, key: PartitionKey) {
+        self.partitions.push(Reverse((due_ms, key)));
+    }
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Ends the turn: applies, answers, dispatches and submits, and pushes
+    /// everything the driver has to do.
+    pub fn end_turn(&mut self, mono_ms: u64, effects: &mut Vec<Effect<B>>) {
+        self.set_time(mono_ms);
+        self.take_frontiers();
+        self.fire_timers();
+        self.flush_settles();
+        self.retry_deferred();
+        self.pump_groups();
+        self.open_gates();
+        self.retry_peeks();
+        self.dispatch_dirty();
+        self.retry_deferred();
+        self.pump_groups();
+        self.open_barriers();
+        self.expire_deadlines();
+        self.submit(effects);
+        self.push_reads(effects);
+        self.push_outputs(effects);
+        self.push_effects(effects);
+    }
+
+    /// Work is left that needs no event: the driver should end another turn soon.
+    pub fn wants_turn(&self) -> bool {
+        !self.dirty_partitions.is_empty()
+            || !self.outbound.is_empty()
+            || !self.timers.recover_again.is_empty()
+    }
+
+    /// Monotonic time in ms at which a turn is due if nothing happens.
+    pub fn next_timer_ms(&self) -> Option<u64> {
+        let partition = self.timers.partitions.peek().map(|Reverse((due, _))| *due);
+        let deadline = Some(self.timers.deadline_ms).filter(|due| *due != u64::MAX);
+        let own = [partition, deadline].into_iter().flatten().min();
+        let own = own.map(|due| due.saturating_sub(self.clock_offset_ms));
+        [own, self.log.next_timer_ms()].into_iter().flatten().min()
+    }
+
+    fn take_frontiers(&mut self) {
+        if self.log.is_latched() && !self.latched {
+            self.latched = true;
+            self.fail_pending();
+            let cause = "a log write or sync failed; the log is latched".to_owned();
+            self.notices.push(Notice::Latched { cause });
+        }
+        let frontiers = self.log.frontiers();
+        if frontiers == self.frontiers {
+            return;
+        }
+        self.frontiers = frontiers;
+        for slot in self.groups.values_mut() {
+            slot.dirty |= slot.group.persisted(&frontiers);
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        let now = self.server_ms;
+        for (shard, group, generation, peer) in std::mem::take(&mut self.timers.recover_again) {
+            self.on_recover_group(shard, group, generation, peer);
+        }
+        while let Some(Reverse((due, key))) = self.timers.partitions.peek().copied() {
+            if due > now {
+                return;
+            }
+            self.timers.partitions.pop();
+            let Some(slot) = self.partitions.get_mut(&key) else {
+                continue;
+            };
+            slot.armed_ms = u64::MAX;
+            let mut ended = Vec::new();
+            slot.machine.expire(now, &mut ended);
+            self.end_leases(key, LeaseEndCause::Expired, &ended);
+        }
+    }
+
+    /// Keeps a timer armed for the partition's next lease end or due time.
+    pub(super) fn arm_timer(&mut self, key: PartitionKey) {
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        let Some(due) = slot.machine.next_deadline_ms() else {
+            return;
+        };
+        if due < slot.armed_ms {
+            slot.armed_ms = due;
+            self.timers.arm(due, key);
+        }
+    }
+
+    fn retry_deferred(&mut self) {
+        if self.latched {
+            self.deferred.clear();
+            return;
+        }
+        while let Some(Deferred {
+            key,
+            payload,
+            origin,
+        }) = self.deferred.pop_front()
+        {
+            let outcome = if key.partition == GROUP_COMMAND {
+                self.propose_raw(key.queue_id as u32, &payload, origin)
+            } else {
+                self.try_propose(key, &[&payload], origin)
+            };
+            if let Err(origin) = outcome {
+                self.deferred.push_front(Deferred {
+                    key,
+                    payload,
+                    origin,
+                });
+                return;
+            }
+        }
+    }
+
+    fn propose_raw(&mut self, group: u32, payload: &[u8], origin: Origin) -> Result<(), Origin> {
+        let Some(slot) = self.groups.get_mut(&group) else {
+            return Err(origin);
+        };
+        let demand = wire::vocabulary::Boundary::Durable;
+        match slot.group.propose(&mut self.log, &[payload], demand) {
+            Ok(index) => {
+                slot.origins.push_back((index, origin));
+                slot.dirty = true;
+                Ok(())
+            }
+            Err(_) => Err(origin),
+        }
+    }
+
+    /// Runs Raft and applies until nothing is ready.
+    fn pump_groups(&mut self) {
+        let mut committed: Vec<Committed> = Vec::new();
+        let dirty: Vec<u32> = self
+            .groups
+            .iter()
+            .filter(|(_, slot)| slot.dirty)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in dirty {
+            while let Some(slot) = self.groups.get_mut(&id) {
+                slot.dirty = false;
+                committed.clear();
+                match slot.group.pump(&mut self.log, &mut committed) {
+                    Ok(false) | Err(_) => break,
+                    Ok(true) => {}
+                }
+                let last = committed.last().map(|entry| entry.index);
+                for entry in &committed {
+                    self.apply(id, entry);
+                }
+                let frontiers = self.frontiers;
+                if let Some(slot) = self.groups.get_mut(&id) {
+                    if let Some(index) = last {
+                        slot.group.applied(index);
+                    }
+                    // A Ready without anything to persist counts at once.
+                    slot.group.persisted(&frontiers);
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, effects: &mut Vec<Effect<B>>) {
+        let mut started: Vec<LogEffect<B>> = Vec::new();
+        let mono_ms = self.server_ms.saturating_sub(self.clock_offset_ms);
+        self.log.submit(mono_ms, &mut started);
+        effects.extend(started.into_iter().map(Effect::Log));
+    }
+
+    /// One frame of confirms per connection, then its output moves on.
+    fn push_outputs(&mut self, effects: &mut Vec<Effect<B>>) {
+        let mut listed = std::mem::take(&mut self.listed_connections);
+        for conn in listed.drain(..) {
+            self.push_output(conn, effects);
+        }
+        listed.append(&mut self.listed_connections);
+        self.listed_connections = listed;
+    }
+
+    fn push_output(&mut self, conn: ConnKey, effects: &mut Vec<Effect<B>>) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.listed = false;
+        connection.flush_confirms();
+        if connection.home {
+            if !connection.output.is_empty() {
+                effects.push(Effect::Output { conn });
+            }
+            return;
+        }
+        if connection.in_flight {
+            // Stays listed: it goes when the home shard's socket took the last.
+            connection.listed = true;
+            self.listed_connections.push(conn);
+            return;
+        }
+        let (close, released) = (connection.closing, std::mem::take(&mut connection.released));
+        if connection.output.is_empty() && released == 0 && !close {
+            return;
+        }
+        let bytes = std::mem::take(&mut connection.output);
+        connection.in_flight = true;
+        let from = self.config.shard;
+        let message = ShardMessage::Output {
+            from,
+            conn,
+            bytes,
+            released,
+            close,
+        };
+        self.outbound.push((conn.shard(), message));
+    }
+}

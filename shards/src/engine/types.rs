@@ -1,0 +1,240 @@
+//! What crosses the engine's border.
+
+use wire::frame::FrameHeader;
+
+use crate::{
+    group::{GroupId, PeerId},
+    log::{IoFailure, LogEffect},
+    state::meta::QueueDeclaration,
+};
+
+/// A connection: the shard whose socket it is in the high 16 bits, a number
+/// that the shard gives out once in the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnKey(pub u64);
+
+impl ConnKey {
+    /// The `number`th connection of `shard`.
+    pub fn new(shard: u16, number: u64) -> Self {
+        ConnKey(u64::from(shard) << 48 | (number & ((1 << 48) - 1)))
+    }
+
+    /// The shard that owns the socket.
+    pub fn shard(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+}
+
+/// Which log each data group lives in, stored when the directory was created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardPlace {
+    /// Index = group number; entry 0 is group 0's, always shard 0.
+    pub shard_of_group: Vec<u16>,
+    pub shards: u16,
+}
+
+impl ShardPlace {
+    /// Spreads `data_groups` groups over `shards` logs, each half of the
+    /// groups (durable, weakened) evenly.
+    pub fn spread(data_groups: u32, shards: u16) -> Self {
+        let half = data_groups.div_ceil(2);
+        let place = |group: u32| {
+            let in_half = if group > half {
+                group - half - 1
+            } else {
+                group - 1
+            };
+            (in_half % u32::from(shards.max(1))) as u16
+        };
+        let shard_of_group = std::iter::once(0)
+            .chain((1..=data_groups).map(place))
+            .collect();
+        ShardPlace {
+            shard_of_group,
+            shards,
+        }
+    }
+
+    /// The shard of a group; groups out of range have none.
+    pub fn shard_of(&self, group: GroupId) -> Option<u16> {
+        self.shard_of_group.get(group.0 as usize).copied()
+    }
+}
+
+/// What the engine is told once.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    pub shard: u16,
+    pub node: u32,
+    pub place: ShardPlace,
+    /// Unix time in ms when the monotonic clock read `start_mono_ms`.
+    pub start_wall_ms: u64,
+    pub start_mono_ms: u64,
+    /// Handed-in randomness for election timeouts.
+    pub random: u64,
+    /// Publish bytes a connection may have unanswered.
+    pub window_bytes: u32,
+    /// Bytes of chunks read back from disk that are kept.
+    pub read_cache_bytes: u64,
+    /// Server name and version for hello.
+    pub server: String,
+}
+
+/// What the log remembers of its promises, as opening it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// It may have forgotten something it answered at written: groups that
+    /// answer at written go on only as a new generation.
+    pub amnesiac: bool,
+    /// It may have forgotten something it answered at durable: every group
+    /// goes on only as a new generation.
+    pub durable_memory_lost: bool,
+}
+
+/// What happened.
+pub enum Event<'a> {
+    /// A connection of this shard finished its hello.
+    Opened {
+        conn: ConnKey,
+        window_bytes: u32,
+    },
+    /// A whole frame of a connection of this shard.
+    Frame {
+        conn: ConnKey,
+        header: FrameHeader,
+        body: &'a [u8],
+    },
+    /// A connection of this shard is gone.
+    Closed {
+        conn: ConnKey,
+    },
+    Written {
+        id: u64,
+        result: Result<(), IoFailure>,
+    },
+    Synced {
+        id: u64,
+        result: Result<(), IoFailure>,
+    },
+    SegmentReady {
+        sequence: u64,
+        result: Result<(), IoFailure>,
+    },
+    ReadDone {
+        id: u64,
+        result: Result<ReadResult, IoFailure>,
+    },
+    Message(ShardMessage),
+    /// Nothing but time.
+    Tick,
+    /// Stop admitting publishes; finish what is in flight.
+    Drain,
+}
+
+/// Bytes of one read.
+pub struct ReadResult {
+    pub bytes: Vec<u8>,
+}
+
+/// What the driver is asked to do.
+pub enum Effect<B> {
+    Log(LogEffect<B>),
+    /// The connection has output: call `Engine::take_output` when its socket is free.
+    Output {
+        conn: ConnKey,
+    },
+    /// Close the connection once its output is flushed.
+    Close {
+        conn: ConnKey,
+    },
+    /// Deliver to that shard's engine (possibly this one), in order.
+    ToShard {
+        shard: u16,
+        message: ShardMessage,
+    },
+    /// Read from a segment; offset and length are block-aligned.
+    Read {
+        id: u64,
+        segment: u64,
+        offset: u64,
+        len: u32,
+    },
+    /// Tell the operator.
+    Notice(Notice),
+}
+
+/// What an operator should see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Every group leads and serves.
+    Serving,
+    /// What opening the log found and did.
+    Recovered { text: String },
+    /// The log is latched.
+    Latched { cause: String },
+    /// A new generation began; what was at or above `first_lost` is gone.
+    Loss {
+        queue: String,
+        queue_id: u64,
+        partition: u16,
+        generation: u32,
+        first_lost: u64,
+    },
+    /// A record on disk does not verify.
+    BadRecord {
+        queue_id: u64,
+        partition: u16,
+        offset: u64,
+    },
+    /// No room for a new segment, or room again.
+    DiskFull(bool),
+    /// Something that needs an operator's eye.
+    Problem(String),
+}
+
+/// What shards tell each other.
+#[derive(Debug)]
+pub enum ShardMessage {
+    /// A client's frame, to the owner of what it names.
+    Forward {
+        conn: ConnKey,
+        kind: u8,
+        correlation: u64,
+        body: Vec<u8>,
+    },
+    /// Frames for a connection, to the shard that has its socket.
+    Output {
+        from: u16,
+        conn: ConnKey,
+        bytes: Vec<u8>,
+        released: u64,
+        close: bool,
+    },
+    /// The socket took the last output: the next may come.
+    OutputTaken { conn: ConnKey },
+    /// A connection that this shard answered is gone.
+    ConnClosed { conn: ConnKey },
+    /// Queues declared (all of them at start), from shard 0.
+    Declared(Vec<QueueDeclaration>),
+    /// A queue deleted, from shard 0.
+    Deleted { queue_id: u64 },
+    /// A partition exists in its group's log, to shard 0.
+    PartitionReady { queue_id: u64, partition: u16 },
+    /// A weakened group on an amnesiac log needs a new generation, to shard 0.
+    RecoverGroup {
+        shard: u16,
+        group: GroupId,
+        generation: u32,
+        peer: PeerId,
+    },
+    /// A shard rebuilt its engine: what it knew of others' connections is gone.
+    Reopened { shard: u16 },
+    /// A shard that starts asks shard 0 for the queue directory.
+    WantDirectory { shard: u16 },
+    /// The order of group 0 to go on under a new identity.
+    GroupRecovered {
+        group: GroupId,
+        generation: u32,
+        peer: PeerId,
+    },
+}

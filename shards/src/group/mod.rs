@@ -1,0 +1,30 @@
+//! Raft groups over the shard's log.
+//!
+//! Owns: the Raft state machine of each group that has a replica on this log,
+//! which completion counts as its "persisted" (the boundary the group answers
+//! at), and the items that make term, vote, identity and generation durable.
+//!
+//! Invariants:
+//! 1. Every entry Raft knows is in the log, in index order, before Raft is
+//!    told that it is persisted.
+//! 2. A Ready is reported persisted only when every Ready before it is. A
+//!    change of term or vote counts as persisted at *durable*, whatever the
+//!    group answers at.
+//! 3. Payload bytes never enter Raft: its entries are empty, the handle to the
+//!    payload is kept beside them, by index.
+//! 4. A group that answers at written never answers at durable again within
+//!    its life.
+//!
+//! Never: parses protobuf bytes, sends a message (a group of one has nobody to
+//! send to), reuses a Raft node whose log was cut.
+//!
+//! A crash leaves behind: items in the log; `Recovered` rebuilds from them.
+
+mod identity;
+mod node;
+mod state_item;
+mod storage;
+
+pub use identity::{GroupId, PeerId};
+pub use node::{Committed, Group, GroupError, Recovered};
+pub use state_item::{GroupState, GroupStateError};

@@ -1,0 +1,145 @@
+//! Bytes of group 0's commands. Plain little-endian; first byte kind, second
+//! format version.
+//!
+//! ```text
+//! 1 Declare    name_len u16, name, present u8 (bit 0 mode, 1 copies, 2 partitions, 3 lease),
+//!              mode u8, copies u8, partitions u16, lease_ms u64; absent ones are zero
+//! 2 Delete     queue_id u64
+//! 3 Opened     node u32, log u16, open_counter u64, nonce u64
+//! 4 Recovered  group u32, generation u32, retired_peer u64, new_peer u64
+//! ```
+
+use wire::vocabulary::Mode;
+
+use super::{DeclareRequest, MetaCommand};
+use crate::state::{command::CommandError, reader::Reader};
+
+const VERSION: u8 = 1;
+const DECLARE: u8 = 1;
+const DELETE: u8 = 2;
+const OPENED: u8 = 3;
+const RECOVERED: u8 = 4;
+
+impl MetaCommand {
+    /// The command as bytes. A name longer than its 16-bit length (which
+    /// applying would refuse) is cut at a character.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        match self {
+            MetaCommand::Declare(request) => {
+                out.extend_from_slice(&[DECLARE, VERSION]);
+                encode_declare(request, &mut out);
+            }
+            MetaCommand::Delete { queue_id } => {
+                out.extend_from_slice(&[DELETE, VERSION]);
+                out.extend_from_slice(&queue_id.to_le_bytes());
+            }
+            MetaCommand::Opened {
+                node,
+                log,
+                open_counter,
+                nonce,
+            } => {
+                out.extend_from_slice(&[OPENED, VERSION]);
+                out.extend_from_slice(&node.to_le_bytes());
+                out.extend_from_slice(&log.to_le_bytes());
+                out.extend_from_slice(&open_counter.to_le_bytes());
+                out.extend_from_slice(&nonce.to_le_bytes());
+            }
+            MetaCommand::Recovered {
+                group,
+                generation,
+                retired_peer,
+                new_peer,
+            } => {
+                out.extend_from_slice(&[RECOVERED, VERSION]);
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
+                out.extend_from_slice(&retired_peer.to_le_bytes());
+                out.extend_from_slice(&new_peer.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads a command.
+    ///
+    /// # Errors
+    /// [`CommandError::Malformed`]: truncated, unknown kind, version or value,
+    /// or bytes left over.
+    pub fn decode(payload: &[u8]) -> Result<Self, CommandError> {
+        let mut reader = Reader::new(payload);
+        let kind = reader.u8()?;
+        if reader.u8()? != VERSION {
+            return Err(CommandError::Malformed("unknown format version"));
+        }
+        let command = match kind {
+            DECLARE => MetaCommand::Declare(decode_declare(&mut reader)?),
+            DELETE => MetaCommand::Delete {
+                queue_id: reader.u64()?,
+            },
+            OPENED => MetaCommand::Opened {
+                node: reader.u32()?,
+                log: reader.u16()?,
+                open_counter: reader.u64()?,
+                nonce: reader.u64()?,
+            },
+            RECOVERED => MetaCommand::Recovered {
+                group: reader.u32()?,
+                generation: reader.u32()?,
+                retired_peer: reader.u64()?,
+                new_peer: reader.u64()?,
+            },
+            _ => return Err(CommandError::Malformed("unknown kind")),
+        };
+        reader.end()?;
+        Ok(command)
+    }
+}
+
+fn encode_declare(request: &DeclareRequest, out: &mut Vec<u8>) {
+    let mut len = request.name.len().min(usize::from(u16::MAX));
+    while !request.name.is_char_boundary(len) {
+        len -= 1;
+    }
+    out.extend_from_slice(&(len as u16).to_le_bytes());
+    out.extend_from_slice(&request.name.as_bytes()[..len]);
+    let present = u8::from(request.mode.is_some())
+        | u8::from(request.copies.is_some()) << 1
+        | u8::from(request.partitions.is_some()) << 2
+        | u8::from(request.lease_ms.is_some()) << 3;
+    let mode = request.mode.map_or(0, |mode| mode as u8);
+    out.extend_from_slice(&[present, mode, request.copies.unwrap_or(0)]);
+    out.extend_from_slice(&request.partitions.unwrap_or(0).to_le_bytes());
+    out.extend_from_slice(&request.lease_ms.unwrap_or(0).to_le_bytes());
+}
+
+fn decode_declare(reader: &mut Reader<'_>) -> Result<DeclareRequest, CommandError> {
+    let len = reader.u16()?;
+    let name = std::str::from_utf8(reader.slice(usize::from(len))?)
+        .map_err(|_| CommandError::Malformed("the name is not UTF-8"))?;
+    let present = reader.u8()?;
+    if present >= 16 {
+        return Err(CommandError::Malformed("unknown declare field"));
+    }
+    let mode = reader.u8()?;
+    let (copies, partitions, lease_ms) = (reader.u8()?, reader.u16()?, reader.u64()?);
+    let field = |bit: u8, zero: bool| {
+        let present = present >> bit & 1 == 1;
+        if present || zero {
+            Ok(present)
+        } else {
+            Err(CommandError::Malformed("an absent declare field is set"))
+        }
+    };
+    Ok(DeclareRequest {
+        name: name.to_owned(),
+        mode: match field(0, mode == 0)? {
+            true => Some(Mode::from_raw(mode).ok_or(CommandError::Malformed("unknown mode"))?),
+            false => None,
+        },
+        copies: field(1, copies == 0)?.then_some(copies),
+        partitions: field(2, partitions == 0)?.then_some(partitions),
+        lease_ms: field(3, lease_ms == 0)?.then_some(lease_ms),
+    })
+}

@@ -1,0 +1,407 @@
+//! Group 0: what the cluster knows of itself.
+//!
+//! Owns: queue declarations and where their partitions live, the opens of
+//! every node's logs, and each data group's generation, retired peer ids and
+//! the join numbers they come from.
+//!
+//! Invariants:
+//! 1. The state depends on the commands applied alone.
+//! 2. Queue ids count from 1 and are never given twice, whatever was deleted;
+//!    join numbers likewise.
+//! 3. A name stands for at most one queue.
+//! 4. An open counter never goes down, and one counter has one nonce.
+//! 5. A retired peer id stays retired; a generation never goes down.
+//!
+//! Never does: validate what only the caller can know (how many copies exist,
+//! who may declare). A crash leaves nothing behind but group 0's log.
+
+mod codec;
+mod placement;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use wire::{limits::MAX_PARTITIONS, name::check_name, vocabulary::Mode};
+
+use self::placement::Placement;
+
+/// Lease of a queue that names none.
+pub const DEFAULT_LEASE_MS: u64 = 30_000;
+/// Generation of a group that never recovered.
+pub const FIRST_GENERATION: u32 = 1;
+/// Join number of the replicas a data directory is created with.
+pub const FOUNDING_JOIN: u64 = 1;
+
+const JOIN_BITS: u32 = 40;
+
+/// The Raft peer id of a replica: `node` (below 2^24) in the high 24 bits, the
+/// join number (1 to 2^40 - 1) in the low 40.
+pub fn peer_id(node: u32, join: u64) -> u64 {
+    u64::from(node) << JOIN_BITS | join & ((1 << JOIN_BITS) - 1)
+}
+
+/// The node of a peer id.
+pub fn peer_node(peer: u64) -> u32 {
+    (peer >> JOIN_BITS) as u32
+}
+
+/// The join number of a peer id.
+pub fn peer_join(peer: u64) -> u64 {
+    peer & ((1 << JOIN_BITS) - 1)
+}
+
+/// A queue as declared. The id is never reused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueDeclaration {
+    pub queue_id: u64,
+    pub name: String,
+    pub mode: Mode,
+    /// 0 = majority, 255 = all.
+    pub copies: u8,
+    pub lease_ms: u64,
+    /// Data group of each partition.
+    pub groups: Vec<u32>,
+}
+
+/// What a declare asks for; `None` = keep, or the default for a new queue.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeclareRequest {
+    pub name: String,
+    pub mode: Option<Mode>,
+    pub copies: Option<u8>,
+    pub partitions: Option<u16>,
+    pub lease_ms: Option<u64>,
+}
+
+/// A command of group 0, owned (declares are rare).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetaCommand {
+    Declare(DeclareRequest),
+    Delete {
+        queue_id: u64,
+    },
+    /// A node opened its directory: (node, log) with counter and nonce.
+    Opened {
+        node: u32,
+        log: u16,
+        open_counter: u64,
+        nonce: u64,
+    },
+    /// A group recovered into a new generation under a new peer id.
+    Recovered {
+        group: u32,
+        generation: u32,
+        retired_peer: u64,
+        new_peer: u64,
+    },
+}
+
+/// What applying a command answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetaOutcome {
+    Declared {
+        created: bool,
+        queue_id: u64,
+    },
+    /// The redeclare differs: the field, what stands, what was asked.
+    Conflict {
+        field: &'static str,
+        stands: String,
+        asked: String,
+    },
+    Deleted {
+        existed: bool,
+    },
+    Noted,
+    /// Not applied: the command contradicts what is known, or is not valid.
+    Refused {
+        reason: String,
+    },
+}
+
+/// What group 0 knows of a data group's history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupHistory {
+    pub generation: u32,
+    /// Peer ids that never answer again.
+    pub retired: BTreeSet<u64>,
+    /// The peer id that the last recovery made.
+    pub newest_peer: u64,
+}
+
+/// The state of group 0; see the module head.
+pub struct MetaState {
+    placement: Placement,
+    next_queue_id: u64,
+    queues: BTreeMap<u64, QueueDeclaration>,
+    names: BTreeMap<String, u64>,
+    /// (node, log) to (open counter, nonce).
+    opens: BTreeMap<(u32, u16), (u64, u64)>,
+    groups: BTreeMap<u32, GroupHistory>,
+    next_join: u64,
+}
+
+impl MetaState {
+    /// `data_groups` data groups exist, numbered from 1; the lower half keeps
+    /// durable queues, the upper half buffered and speculative ones.
+    pub fn new(data_groups: u32) -> Self {
+        MetaState {
+            placement: Placement::new(data_groups),
+            next_queue_id: 1,
+            queues: BTreeMap::new(),
+            names: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            next_join: FOUNDING_JOIN + 1,
+        }
+    }
+
+    /// Applies one command of group 0's log.
+    pub fn apply(&mut self, command: &MetaCommand) -> MetaOutcome {
+        match command {
+            MetaCommand::Declare(request) => self.declare(request),
+            MetaCommand::Delete { queue_id } => self.delete(*queue_id),
+            MetaCommand::Opened {
+                node,
+                log,
+                open_counter,
+                nonce,
+            } => self.opened(*node, *log, *open_counter, *nonce),
+            MetaCommand::Recovered {
+                group,
+                generation,
+                retired_peer,
+                new_peer,
+            } => self.recovered(*group, *generation, *retired_peer, *new_peer),
+        }
+    }
+
+    /// The queue called `name`.
+    pub fn by_name(&self, name: &str) -> Option<&QueueDeclaration> {
+        self.queues.get(self.names.get(name)?)
+    }
+
+    /// The queue with this id.
+    pub fn by_id(&self, queue_id: u64) -> Option<&QueueDeclaration> {
+        self.queues.get(&queue_id)
+    }
+
+    /// Declarations in byte order of their names, those after `after`.
+    pub fn iter_from<'a>(
+        &'a self,
+        after: &str,
+    ) -> Box<dyn Iterator<Item = &'a QueueDeclaration> + 'a> {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        let ids = self.names.range::<str, _>(range);
+        Box::new(ids.filter_map(|(_, id)| self.queues.get(id)))
+    }
+
+    /// Number of queues.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// True without any queue.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// The join number that the next replica to join any group gets.
+    pub fn next_join_number(&self) -> u64 {
+        self.next_join
+    }
+
+    /// The peer id that `node` gets when it joins a group next.
+    pub fn next_peer_id(&self, node: u32) -> u64 {
+        peer_id(node, self.next_join)
+    }
+
+    /// History of a group, `None` if it never recovered.
+    pub fn group(&self, group: u32) -> Option<&GroupHistory> {
+        self.groups.get(&group)
+    }
+
+    /// The group's generation.
+    pub fn generation(&self, group: u32) -> u32 {
+        self.group(group)
+            .map_or(FIRST_GENERATION, |history| history.generation)
+    }
+
+    /// True when the peer id never answers for the group again.
+    pub fn is_retired(&self, group: u32, peer: u64) -> bool {
+        self.group(group)
+            .is_some_and(|history| history.retired.contains(&peer))
+    }
+
+    /// Open counter and nonce of the last open of a log, as noted.
+    pub fn last_open(&self, node: u32, log: u16) -> Option<(u64, u64)> {
+        self.opens.get(&(node, log)).copied()
+    }
+
+    fn declare(&mut self, request: &DeclareRequest) -> MetaOutcome {
+        if let Some(reason) = why_invalid(request) {
+            return MetaOutcome::Refused { reason };
+        }
+        if let Some(stands) = self.by_name(&request.name) {
+            return conflict(stands, request).unwrap_or(MetaOutcome::Declared {
+                created: false,
+                queue_id: stands.queue_id,
+            });
+        }
+        let mode = request.mode.unwrap_or(Mode::Durable);
+        let queue_id = self.next_queue_id;
+        self.next_queue_id += 1;
+        let queue = QueueDeclaration {
+            queue_id,
+            name: request.name.clone(),
+            mode,
+            copies: request.copies.unwrap_or(0),
+            lease_ms: request.lease_ms.unwrap_or(DEFAULT_LEASE_MS),
+            groups: self.placement.place(mode, request.partitions.unwrap_or(1)),
+        };
+        self.names.insert(queue.name.clone(), queue_id);
+        self.queues.insert(queue_id, queue);
+        MetaOutcome::Declared {
+            created: true,
+            queue_id,
+        }
+    }
+
+    fn delete(&mut self, queue_id: u64) -> MetaOutcome {
+        let deleted = self.queues.remove(&queue_id);
+        if let Some(queue) = &deleted {
+            self.names.remove(&queue.name);
+        }
+        MetaOutcome::Deleted {
+            existed: deleted.is_some(),
+        }
+    }
+
+    fn opened(&mut self, node: u32, log: u16, open_counter: u64, nonce: u64) -> MetaOutcome {
+        if let Some(&(known, known_nonce)) = self.opens.get(&(node, log)) {
+            if open_counter < known {
+                return MetaOutcome::Refused {
+                    reason: format!(
+                        "log {log} of node {node} was opened {known} times but this directory \
+                         says {open_counter}: it is an older copy"
+                    ),
+                };
+            }
+            if open_counter == known && nonce != known_nonce {
+                return MetaOutcome::Refused {
+                    reason: format!(
+                        "open {open_counter} of log {log} of node {node} was another process: \
+                         the directory was cloned"
+                    ),
+                };
+            }
+        }
+        self.opens.insert((node, log), (open_counter, nonce));
+        MetaOutcome::Noted
+    }
+
+    fn recovered(
+        &mut self,
+        group: u32,
+        generation: u32,
+        retired_peer: u64,
+        new_peer: u64,
+    ) -> MetaOutcome {
+        let known = self.groups.get(&group);
+        let current = self.generation(group);
+        if known.is_some_and(|known| {
+            generation == known.generation
+                && new_peer == known.newest_peer
+                && known.retired.contains(&retired_peer)
+        }) {
+            return MetaOutcome::Noted;
+        }
+        if generation <= current {
+            return MetaOutcome::Refused {
+                reason: format!(
+                    "group {group} is in generation {current}, which {generation} does not follow"
+                ),
+            };
+        }
+        if new_peer == retired_peer || peer_join(new_peer) < self.next_join {
+            return MetaOutcome::Refused {
+                reason: format!(
+                    "join number {} of the new peer of group {group} was given out before",
+                    peer_join(new_peer)
+                ),
+            };
+        }
+        self.next_join = peer_join(new_peer) + 1;
+        let history = self.groups.entry(group).or_insert(GroupHistory {
+            generation,
+            retired: BTreeSet::new(),
+            newest_peer: new_peer,
+        });
+        history.generation = generation;
+        history.newest_peer = new_peer;
+        history.retired.insert(retired_peer);
+        MetaOutcome::Noted
+    }
+}
+
+fn why_invalid(request: &DeclareRequest) -> Option<String> {
+    if let Err(error) = check_name(&request.name) {
+        return Some(error.to_string());
+    }
+    if let Some(partitions) = request.partitions {
+        if !(1..=MAX_PARTITIONS).contains(&partitions) {
+            return Some(format!(
+                "a queue has 1 to {MAX_PARTITIONS} partitions, not {partitions}"
+            ));
+        }
+    }
+    if request.lease_ms == Some(0) {
+        return Some("a lease has at least 1 ms".to_owned());
+    }
+    None
+}
+
+/// The first field in which the request differs from what stands.
+fn conflict(stands: &QueueDeclaration, asked: &DeclareRequest) -> Option<MetaOutcome> {
+    fn differ<T: PartialEq>(
+        field: &'static str,
+        stands: T,
+        asked: Option<T>,
+        show: impl Fn(&T) -> String,
+    ) -> Option<MetaOutcome> {
+        let asked = asked.filter(|asked| *asked != stands)?;
+        Some(MetaOutcome::Conflict {
+            field,
+            stands: show(&stands),
+            asked: show(&asked),
+        })
+    }
+    differ("mode", stands.mode, asked.mode, |mode| {
+        mode.name().to_owned()
+    })
+    .or_else(|| {
+        differ(
+            "copies",
+            stands.copies,
+            asked.copies,
+            |copies| match copies {
+                0 => "majority".to_owned(),
+                255 => "all".to_owned(),
+                copies => copies.to_string(),
+            },
+        )
+    })
+    .or_else(|| {
+        let partitions = asked.partitions.map(usize::from);
+        differ("partitions", stands.groups.len(), partitions, |count| {
+            count.to_string()
+        })
+    })
+    .or_else(|| {
+        differ("lease", stands.lease_ms, asked.lease_ms, |lease_ms| {
+            format!("{lease_ms} ms")
+        })
+    })
+}

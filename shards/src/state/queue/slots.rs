@@ -1,0 +1,336 @@
+//! What is known of each unsettled record, by offset.
+//!
+//! Owns: the slots, 24 bytes each, in chunks of 256 offsets, and how many are
+//! in each state. A chunk whose records are all settled is freed, so one
+//! unsettled record pins the memory of its own chunk only.
+//!
+//! Invariants:
+//! 1. Offsets are given out contiguously from 0 and never again.
+//! 2. A chunk in the map has at least one unsettled slot.
+//! 3. `counts[s]` is the number of slots in state `s`.
+//!
+//! Never does: decide; callers say what state a slot takes.
+
+use std::collections::{btree_map::Entry, BTreeMap};
+
+use super::RecordLocation;
+use crate::log::LogPosition;
+
+/// Offsets per chunk.
+const CHUNK: u64 = 256;
+
+/// Where an unsettled record stands. Which states are the log's and which the
+/// leader's memory is said in the module head of `queue`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum SlotState {
+    /// Gone; only inside a chunk that others keep.
+    Settled,
+    /// At or above the delivery frontier.
+    Gated,
+    /// Waits in the heap for its due time.
+    Delayed,
+    /// Ready, found by the cursor.
+    Fresh,
+    /// Ready, found in the ordered set.
+    Returned,
+    /// Handed out.
+    Leased,
+    /// Handed out, and a settle of it is under way.
+    Settling,
+    /// The lease ended; ready once that is applied.
+    Ended,
+}
+
+const STATES: usize = 8;
+
+/// One record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    place: u64,
+    pub(super) len: u32,
+    /// Deliveries that have ended.
+    pub(super) attempts: u32,
+    /// Slab key of the consumer, while leased.
+    pub(super) holder: u32,
+    pub(super) state: SlotState,
+    packed: bool,
+}
+
+const _: () = assert!(size_of::<Slot>() == 24);
+
+impl Slot {
+    fn new(location: RecordLocation, len: u32) -> Self {
+        let (place, packed) = match location {
+            RecordLocation::Ring(position) => (position.0, false),
+            RecordLocation::Packed { file, index } => {
+                (u64::from(file) << 32 | u64::from(index), true)
+            }
+        };
+        Slot {
+            place,
+            len,
+            attempts: 0,
+            holder: 0,
+            state: SlotState::Gated,
+            packed,
+        }
+    }
+
+    pub(super) fn location(&self) -> RecordLocation {
+        if self.packed {
+            RecordLocation::Packed {
+                file: (self.place >> 32) as u32,
+                index: self.place as u32,
+            }
+        } else {
+            RecordLocation::Ring(LogPosition(self.place))
+        }
+    }
+
+    /// Number of the delivery that is under way or comes next.
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempts.saturating_add(1)
+    }
+
+    /// Counts a delivery as ended. Sticks below the end of the type, so that
+    /// `attempt` is always one more.
+    pub(super) fn end_attempt(&mut self) {
+        self.attempts = self.attempts.saturating_add(1).min(u32::MAX - 1);
+    }
+
+    fn is_live(&self) -> bool {
+        self.state != SlotState::Settled
+    }
+}
+
+struct Chunk {
+    /// Index in the chunk of `slots[0]`: what lies before it is settled.
+    first: u16,
+    live: u16,
+    slots: Vec<Slot>,
+}
+
+impl Chunk {
+    fn slot(&self, offset: u64) -> Option<&Slot> {
+        let index = ((offset % CHUNK) as usize).checked_sub(usize::from(self.first))?;
+        self.slots.get(index).filter(|slot| slot.is_live())
+    }
+
+    fn slot_mut(&mut self, offset: u64) -> Option<&mut Slot> {
+        let index = ((offset % CHUNK) as usize).checked_sub(usize::from(self.first))?;
+        self.slots.get_mut(index).filter(|slot| slot.is_live())
+    }
+}
+
+/// All slots of a partition.
+#[derive(Default)]
+pub(super) struct Slots {
+    chunks: BTreeMap<u64, Chunk>,
+    next: u64,
+    counts: [u64; STATES],
+}
+
+impl Slots {
+    /// Exclusive end of the offsets given out.
+    pub(super) fn next_offset(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn count(&self, state: SlotState) -> u64 {
+        self.counts[state as usize]
+    }
+
+    /// Start of the lowest chunk with an unsettled record; the end of the
+    /// offsets when there is none.
+    pub(super) fn low_bound(&self) -> u64 {
+        let first = self.chunks.first_key_value();
+        first.map_or(self.next, |(number, _)| number * CHUNK)
+    }
+
+    /// Gives each (location, length) the next offset, gated.
+    pub(super) fn append(&mut self, records: impl ExactSizeIterator<Item = (RecordLocation, u32)>) {
+        let mut records = records.peekable();
+        while records.peek().is_some() {
+            let room = CHUNK - self.next % CHUNK;
+            let take = room.min(records.len() as u64);
+            let chunk = match self.chunks.entry(self.next / CHUNK) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(Chunk {
+                    first: (self.next % CHUNK) as u16,
+                    live: 0,
+                    slots: Vec::with_capacity(take as usize),
+                }),
+            };
+            let batch = records.by_ref().take(take as usize);
+            chunk
+                .slots
+                .extend(batch.map(|(location, len)| Slot::new(location, len)));
+            chunk.live += take as u16;
+            self.next += take;
+            self.counts[SlotState::Gated as usize] += take;
+        }
+    }
+
+    /// The slot at `offset`, if unsettled.
+    pub(super) fn get(&self, offset: u64) -> Option<&Slot> {
+        self.chunks.get(&(offset / CHUNK))?.slot(offset)
+    }
+
+    /// Lets `change` look at and change the slot at `offset`, if unsettled;
+    /// to settle it, `change` sets the state.
+    pub(super) fn modify<R>(
+        &mut self,
+        offset: u64,
+        change: impl FnOnce(&mut Slot) -> R,
+    ) -> Option<R> {
+        let number = offset / CHUNK;
+        let chunk = self.chunks.get_mut(&number)?;
+        let slot = chunk.slot_mut(offset)?;
+        let before = slot.state;
+        let result = change(slot);
+        let after = slot.state;
+        if before != after {
+            self.counts[before as usize] -= 1;
+            if after != SlotState::Settled {
+                self.counts[after as usize] += 1;
+            } else {
+                chunk.live -= 1;
+                if chunk.live == 0 {
+                    self.chunks.remove(&number);
+                }
+            }
+        }
+        Some(result)
+    }
+
+    /// Lets `change` see every unsettled slot of `from..below` in order.
+    pub(super) fn walk_mut(
+        &mut self,
+        from: u64,
+        below: u64,
+        mut change: impl FnMut(u64, &mut Slot),
+    ) {
+        if from >= below {
+            return;
+        }
+        let mut emptied = Vec::new();
+        let counts = &mut self.counts;
+        for (number, chunk) in self.chunks.range_mut(from / CHUNK..=(below - 1) / CHUNK) {
+            let base = number * CHUNK + u64::from(chunk.first);
+            for (offset, slot) in (base..).zip(chunk.slots.iter_mut()) {
+                if offset < from || offset >= below || !slot.is_live() {
+                    continue;
+                }
+                let before = slot.state;
+                change(offset, slot);
+                counts[before as usize] -= 1;
+                if slot.is_live() {
+                    counts[slot.state as usize] += 1;
+                } else {
+                    chunk.live -= 1;
+                }
+            }
+            if chunk.live == 0 {
+                emptied.push(*number);
+            }
+        }
+        for number in emptied {
+            self.chunks.remove(&number);
+        }
+    }
+
+    /// Unsettled slots of `from..below` in order.
+    pub(super) fn walk(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, &Slot)> {
+        let below = below.max(from);
+        self.chunks
+            .range(from / CHUNK..=below / CHUNK)
+            .flat_map(move |(number, chunk)| {
+                let base = number * CHUNK + u64::from(chunk.first);
+                let skip = from.saturating_sub(base).min(chunk.slots.len() as u64);
+                (base + skip..).zip(chunk.slots.iter().skip(skip as usize))
+            })
+            .take_while(move |(offset, _)| *offset < below)
+            .filter(|(_, slot)| slot.is_live())
+    }
+
+    /// The first slot in state `Fresh` at or above `from`.
+    pub(super) fn first_fresh(&self, from: u64) -> Option<(u64, &Slot)> {
+        if self.count(SlotState::Fresh) == 0 {
+            return None;
+        }
+        self.walk(from, self.next)
+            .find(|(_, slot)| slot.state == SlotState::Fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(count: u64) -> impl ExactSizeIterator<Item = (RecordLocation, u32)> {
+        (0..count as usize).map(|at| (RecordLocation::Ring(LogPosition(at as u64)), 7))
+    }
+
+    fn settle(slots: &mut Slots, offset: u64) {
+        slots.modify(offset, |slot| slot.state = SlotState::Settled);
+    }
+
+    #[test]
+    fn one_unsettled_record_pins_one_chunk_only() {
+        let mut slots = Slots::default();
+        for _ in 0..10 {
+            slots.append(some(10_000));
+        }
+        assert_eq!(slots.next_offset(), 100_000);
+        for offset in (0..100_000).filter(|offset| *offset != 70_000) {
+            settle(&mut slots, offset);
+        }
+        assert_eq!(slots.chunks.len(), 1);
+        assert_eq!(slots.count(SlotState::Gated), 1);
+        assert_eq!(slots.low_bound(), 70_000 / CHUNK * CHUNK);
+        settle(&mut slots, 70_000);
+        assert!(slots.chunks.is_empty());
+        assert_eq!(slots.low_bound(), 100_000);
+    }
+
+    #[test]
+    fn a_freed_part_of_a_chunk_never_comes_back() {
+        let mut slots = Slots::default();
+        slots.append(some(3));
+        for offset in 0..3 {
+            settle(&mut slots, offset);
+        }
+        slots.append(some(2));
+        assert!(slots.get(2).is_none());
+        assert!(slots.get(3).is_some() && slots.get(4).is_some());
+        assert!(slots.get(5).is_none());
+        assert_eq!(slots.walk(0, u64::MAX).count(), 2);
+        assert_eq!(slots.walk(4, 5).map(|(at, _)| at).collect::<Vec<_>>(), [4]);
+    }
+
+    #[test]
+    fn a_walk_that_settles_frees_chunks_and_counts() {
+        let mut slots = Slots::default();
+        slots.append(some(1000));
+        slots.walk_mut(10, 990, |_, slot| slot.state = SlotState::Settled);
+        assert_eq!(slots.count(SlotState::Gated), 20);
+        assert_eq!(slots.chunks.len(), 2);
+        assert_eq!(slots.walk(0, 1000).count(), 20);
+        slots.walk_mut(5, 5, |_, slot| slot.state = SlotState::Settled);
+        assert_eq!(slots.count(SlotState::Gated), 20);
+    }
+
+    #[test]
+    fn locations_read_back() {
+        for location in [
+            RecordLocation::Ring(LogPosition(u64::MAX)),
+            RecordLocation::Packed {
+                file: 7,
+                index: u32::MAX,
+            },
+        ] {
+            assert_eq!(Slot::new(location, 1).location(), location);
+        }
+    }
+}
