@@ -266,6 +266,28 @@ fn an_idle_log_knows_its_last_batch_was_durable() {
     }
 }
 
+/// What proves that a bad batch was durable may itself have lost its body.
+#[test]
+fn the_header_of_a_torn_batch_still_tells_what_was_durable() {
+    let mut rig = Rig::new();
+    let (mut driver, ..) = rig.open();
+    rig.put(&mut driver);
+    let bad = rig.put(&mut driver);
+    let last = rig.put(&mut driver);
+    rig.flip(bad);
+    rig.flip(last);
+    rig.power_cut();
+    let (_, seen, report) = rig.open();
+    assert_eq!(seen, [0], "{report}");
+    assert_eq!(report.damaged_ranges, 1, "{report}");
+    assert_eq!(report.damaged[0].from, batch_of(bad), "{report}");
+    assert_eq!(
+        report.cut.map(|cut| cut.from),
+        Some(batch_of(last)),
+        "{report}"
+    );
+}
+
 #[test]
 fn damage_in_the_same_boot_is_not_taken_for_a_torn_tail() {
     let mut rig = Rig::new();
