@@ -180,3 +180,39 @@ fn f25_a_full_disk_refuses_and_recovers_without_a_latch() {
     driver.settle(&mut rig.random);
     assert!(driver.log.frontiers().durable_next >= end);
 }
+
+/// The process dies at each step of reopening, then the power goes at each step
+/// of the next try: a name that the first one left unsynced is not relied on.
+#[test]
+fn no_two_crashes_while_reopening_cost_the_copied_tail() {
+    let kept = 2;
+    for (first, second) in (0..24).flat_map(|first| (0..28).map(move |second| (first, second))) {
+        let mut rig = Rig::seeded(first * 31 + second);
+        // Then the copy needs a segment that is not there yet.
+        rig.options.spare_segments = 0;
+        let (mut driver, ..) = rig.open();
+        for _ in 0..kept {
+            rig.put(&mut driver);
+        }
+        rig.append(&mut driver, Boundary::Written);
+        rig.disk.fail_syncs(1);
+        driver.log.demand_durable(log::LogPosition(u64::MAX));
+        driver.settle(&mut rig.random);
+        let latch = driver.log.latch_record().unwrap();
+        assert!(log::record_latch(&rig.disk, None, &latch).is_recorded());
+        rig.disk.crash_after(Some(first));
+        let _ = rig.try_open();
+        rig.disk.process_crash();
+        rig.disk.crash_after(Some(second));
+        let _ = rig.try_open();
+        rig.power_cut();
+        for _ in 0..2 {
+            let (_, seen, report) = rig.open();
+            assert!(seen.len() >= kept, "steps {first}, {second}: {report}");
+            assert!(
+                report.damaged.is_empty(),
+                "steps {first}, {second}: {report}"
+            );
+        }
+    }
+}

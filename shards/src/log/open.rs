@@ -116,6 +116,9 @@ fn open_latched(
         .files
         .wait_for_writers(facts.lock_wait)
         .map_err(in_use)?;
+    // A process that died may have left a new segment's name unsynced; what is
+    // written into it from now on must not vanish with the name.
+    disk.sync_dir()?;
     // Before anything else is written: this open can never be confused with
     // another one, whatever happens to it.
     store.current.epoch += 1;

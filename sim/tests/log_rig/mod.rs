@@ -30,6 +30,7 @@ pub fn options() -> LogOptions {
 }
 
 pub struct Rig {
+    pub options: LogOptions,
     pub disk: SimDisk,
     pub random: Random,
     pub boot: u128,
@@ -48,6 +49,7 @@ impl Rig {
         let disk = SimDisk::new(Random::new(seed));
         log::create(&disk, LogId(77), &options()).unwrap();
         Rig {
+            options: options(),
             disk,
             random: Random::new(2),
             boot: 1,
@@ -64,7 +66,7 @@ impl Rig {
             lock_wait: Duration::ZERO,
         };
         let mut seen = Vec::new();
-        let opened = log::open(&self.disk, &options(), &facts, &mut |item| {
+        let opened = log::open(&self.disk, &self.options, &facts, &mut |item| {
             assert_eq!(item.payload, payload(item.header.index));
             seen.push(item.header.index);
         });
@@ -73,7 +75,7 @@ impl Rig {
 
     pub fn open(&self) -> (LogDriver, Survivors, RecoveryReport) {
         let (opened, seen) = self.try_open().unwrap();
-        let driver = LogDriver::new(self.disk.clone(), opened.start, options());
+        let driver = LogDriver::new(self.disk.clone(), opened.start, self.options.clone());
         (driver, seen, opened.report)
     }
 
