@@ -1,1 +1,20 @@
-//! Simulator.
+//! The simulator: the code that ships, on a disk that tears, drops and
+//! reorders what was not synced. One thread, one seed, bit for bit repeatable.
+//!
+//! - [`Random`]: the only source of chance.
+//! - [`SimDisk`]: a directory as bring-up code sees it, with in-flight writes,
+//!   power cuts, process crashes and injected faults.
+//! - [`LogDriver`]: runs a log writer's effects against it, completing them in
+//!   any order.
+//! - [`log_run`]: a seeded history of one log, checked at every restart.
+
+mod buffer;
+mod disk;
+mod log_driver;
+pub mod log_run;
+mod random;
+
+pub use buffer::VecBuffer;
+pub use disk::{Event, SimDisk, SimSync, SimWrite, SECTOR_BYTES};
+pub use log_driver::LogDriver;
+pub use random::Random;

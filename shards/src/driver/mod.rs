@@ -25,6 +25,7 @@ mod buffer;
 mod clock;
 mod connection;
 mod data_directory;
+pub mod device_probe;
 mod fd;
 pub mod fs_disk;
 mod helper;

@@ -192,6 +192,9 @@ impl<B: BatchBuffer> Engine<B> {
                 );
                 self.refuse(conn, correlation, ErrorCode::Conflict, message);
             }
+            (MetaOutcome::Refused { reason }, Origin::Declare { conn, correlation }) => {
+                self.refuse(conn, correlation, ErrorCode::Invalid, reason.to_string());
+            }
             (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
             (_, Origin::Recover { shard, group, .. }) => {
                 if let MetaCommand::Recovered {

@@ -8,7 +8,8 @@ use crate::io::BatchBuffer;
 
 /// Submitted batches in log order, oldest dropped first.
 ///
-/// 1. A batch at or above `written_next` or the owner's floor is never dropped.
+/// 1. A batch with bytes of an item that is not wholly written, or at or above
+///    the owner's floor, is never dropped: what is not here is on disk.
 /// 2. A batch that is not durable is dropped only above twice the bound (a log
 ///    that is never synced must not grow without bound).
 /// 3. Without either the bound holds after each [`TailCache::evict`].
@@ -58,14 +59,15 @@ impl<B: BatchBuffer> TailCache<B> {
         });
     }
 
-    pub(super) fn evict(&mut self, written_next: LogPosition, durable_next: LogPosition) {
+    /// Drops what may go. Items below `on_disk_below` are wholly written.
+    pub(super) fn evict(&mut self, on_disk_below: LogPosition, durable_next: LogPosition) {
         while self.bytes > self.bound_bytes {
             let Some(oldest) = self.batches.front() else {
                 return;
             };
             let durable = oldest.end <= durable_next;
             let far_over = self.bytes > self.bound_bytes.saturating_mul(2);
-            let free = oldest.end <= written_next && oldest.end <= self.floor;
+            let free = oldest.end <= on_disk_below && oldest.end <= self.floor;
             if !free || !(durable || far_over) {
                 return;
             }

@@ -89,8 +89,9 @@ fn open_latched(
 ) -> Result<Opened, OpenError> {
     let mut store = SuperblockStore::load(disk)?;
     let superblock = &store.current;
-    let first_open = superblock.open_counter == 0;
-    let same_boot = first_open || superblock.boot_id == facts.boot_id;
+    // Before an open has completed nothing was ever answered from this log.
+    let never_open = superblock.resume_epoch == 0;
+    let same_boot = never_open || superblock.boot_id == facts.boot_id;
     let recorded = latch::find_latch(disk, facts.boot_directory, superblock, same_boot)?;
     let mut opening = Opening {
         disk,
@@ -205,6 +206,7 @@ impl Opening<'_> {
         end: &WalkEnd,
         options: &LogOptions,
     ) -> Result<LogPosition, OpenError> {
+        self.remove_leftovers()?;
         let geometry = store.current.geometry;
         let rest_is_zero = end.tail.bytes.is_none();
         let choice = resume::choose(
@@ -234,7 +236,6 @@ impl Opening<'_> {
             Err(error) if error.kind == DiskErrorKind::OutOfSpace => {}
             other => drop(other?),
         }
-        self.remove_leftovers()?;
         Ok(resumed_at)
     }
 

@@ -83,6 +83,8 @@ pub struct LogWriter<B> {
 
     links: FragmentMap,
     cache: TailCache<B>,
+    /// Below this every item is wholly written: it can be read from disk.
+    on_disk_below: LogPosition,
 }
 
 struct Unreleased {
@@ -91,6 +93,8 @@ struct Unreleased {
     end: LogPosition,
     dsync: bool,
     done: bool,
+    /// See [`OpenBatch::continues_from`].
+    continues_from: Option<LogPosition>,
 }
 
 struct Unstamped {
@@ -131,6 +135,7 @@ impl<B: BatchBuffer> LogWriter<B> {
             latch: None,
             links,
             cache: TailCache::new(options.cache_bytes),
+            on_disk_below: start.end,
         }
     }
 
@@ -162,12 +167,14 @@ impl<B: BatchBuffer> LogWriter<B> {
             batch.wants_durable |= demand == Boundary::Durable;
             batch.all_durable &= demand == Boundary::Durable;
             let end = batch.used_end();
+            let first = *place.get_or_insert(payload);
+            start += len;
+            let whole = start == total;
+            batch.continues_from = (!whole).then_some(first);
             if let Some(from) = link_from {
                 self.links.push(from, payload);
             }
-            let first = *place.get_or_insert(payload);
-            start += len;
-            if start == total {
+            if whole {
                 return Ok(Appended {
                     payload: first,
                     end,

@@ -28,6 +28,9 @@ pub(super) struct OpenBatch<B> {
     pub(super) wants_durable: bool,
     /// Every item asked for durable when it was appended.
     pub(super) all_durable: bool,
+    /// Where the last item's payload starts (perhaps in an earlier batch), if
+    /// it goes on in the next batch.
+    pub(super) continues_from: Option<LogPosition>,
 }
 
 impl<B: BatchBuffer> OpenBatch<B> {
@@ -48,6 +51,7 @@ impl<B: BatchBuffer> OpenBatch<B> {
             fragments: 0,
             wants_durable: false,
             all_durable: true,
+            continues_from: None,
         }
     }
 
@@ -118,6 +122,10 @@ impl<B: BatchBuffer> OpenBatch<B> {
             body_checksum: body_checksum(body),
         };
         let checksum = header.encode(self.buffer.bytes_mut());
+        // The buffer came as it was: nothing of its past reaches the disk.
+        if let Some(padding) = self.buffer.bytes_mut().get_mut(self.used..padded) {
+            padding.fill(0);
+        }
         self.buffer.trim(padded);
         Sealed {
             start: self.position,
@@ -125,6 +133,7 @@ impl<B: BatchBuffer> OpenBatch<B> {
             used: self.used,
             allocated: self.allocated as u64,
             checksum,
+            continues_from: self.continues_from,
             buffer: self.buffer,
         }
     }
@@ -164,5 +173,6 @@ pub(super) struct Sealed<B> {
     pub used: usize,
     pub allocated: u64,
     pub checksum: u64,
+    pub continues_from: Option<LogPosition>,
     pub buffer: B,
 }

@@ -31,7 +31,7 @@ impl<B: BatchBuffer> LogWriter<B> {
         }
         self.submit_frontier(now_ms, effects);
         self.submit_sync(now_ms, effects);
-        self.cache.evict(self.written_next, self.durable_next);
+        self.cache.evict(self.on_disk_below, self.durable_next);
     }
 
     /// When `submit` wants to be called again at the latest, if nothing happens.
@@ -207,6 +207,7 @@ impl<B: BatchBuffer> LogWriter<B> {
             end: sealed.end,
             dsync,
             done: false,
+            continues_from: sealed.continues_from,
         });
         let buffer = Rc::new(sealed.buffer);
         self.cache
@@ -229,6 +230,7 @@ impl<B: BatchBuffer> LogWriter<B> {
         }
         while let Some(batch) = self.unreleased.front().filter(|batch| batch.done) {
             self.written_next = batch.end;
+            self.on_disk_below = batch.continues_from.unwrap_or(batch.end);
             if batch.dsync && self.durable_next == batch.start {
                 self.durable_next = batch.end;
             }

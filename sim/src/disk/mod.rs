@@ -1,0 +1,558 @@
+//! A simulated directory.
+//!
+//! 1. A read shows every completed write; a power cut leaves what was synced
+//!    and, of the rest, any mixture of sectors.
+//! 2. A write in flight has landed wholly, partly or not at all when the power
+//!    goes; wholly or not at all when only the process dies.
+//! 3. A sync that fails makes its sectors look clean: a later one "succeeds"
+//!    and they are still not safe.
+//! 4. New, renamed and removed names are safe after a directory sync; a power
+//!    cut keeps a prefix of the others.
+
+mod file;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use file::{Fate, SimFile, SyncScope};
+use shards::io::{Disk, DiskError, DiskErrorKind, DiskFile};
+
+use crate::Random;
+pub use file::SECTOR_BYTES;
+
+/// A directory; clones share it.
+#[derive(Clone)]
+pub struct SimDisk {
+    state: Rc<RefCell<State>>,
+}
+
+/// Something that happened, for comparing two runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    pub what: &'static str,
+    pub a: u64,
+    pub b: u64,
+}
+
+/// A write that was issued and not answered.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SimWrite(u64);
+
+/// A sync that was issued and not answered.
+#[derive(Debug)]
+pub struct SimSync(Vec<(u64, SyncScope)>);
+
+struct State {
+    random: Random,
+    files: BTreeMap<u64, SimFile>,
+    next_file: u64,
+    names: BTreeMap<String, u64>,
+    safe_names: BTreeMap<String, u64>,
+    name_changes: Vec<NameChange>,
+    in_flight: Vec<InFlight>,
+    next_write: u64,
+    faults: Faults,
+    trace: Vec<Event>,
+}
+
+#[derive(Clone)]
+struct NameChange {
+    name: String,
+    file: Option<u64>,
+}
+
+struct InFlight {
+    id: u64,
+    file: u64,
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Faults {
+    failing_writes: u64,
+    failing_syncs: u64,
+    /// Blocking calls until everything stops.
+    crash_after: Option<u64>,
+    stopped: bool,
+    free_bytes: Option<u64>,
+}
+
+impl SimDisk {
+    /// An empty directory; `random` decides what power cuts leave.
+    pub fn new(random: Random) -> Self {
+        SimDisk {
+            state: Rc::new(RefCell::new(State {
+                random,
+                files: BTreeMap::new(),
+                next_file: 1,
+                names: BTreeMap::new(),
+                safe_names: BTreeMap::new(),
+                name_changes: Vec::new(),
+                in_flight: Vec::new(),
+                next_write: 1,
+                faults: Faults::default(),
+                trace: Vec::new(),
+            })),
+        }
+    }
+
+    /// Issues a write. The file must exist and the write end inside it.
+    pub fn begin_write(
+        &self,
+        name: &str,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<SimWrite, DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        let file = state.lookup("write", name)?;
+        let len = state.files[&file].current.len();
+        let offset = offset as usize;
+        if offset + bytes.len() > len {
+            return Err(error(
+                "write",
+                name,
+                DiskErrorKind::Other,
+                "beyond the end of the file",
+            ));
+        }
+        let id = state.next_write;
+        state.next_write += 1;
+        state.note("begin write", file, offset as u64);
+        state.in_flight.push(InFlight {
+            id,
+            file,
+            offset,
+            bytes: bytes.to_vec(),
+        });
+        Ok(SimWrite(id))
+    }
+
+    /// Completes a write; `through` as with `O_DSYNC`. A write that fails may
+    /// have landed in part.
+    pub fn end_write(&self, write: SimWrite, through: bool) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        let Some(at) = state.in_flight.iter().position(|known| known.id == write.0) else {
+            return Err(error("write", "", DiskErrorKind::Other, "not in flight"));
+        };
+        let write = state.in_flight.remove(at);
+        state.note("end write", write.id, u64::from(through));
+        let fails = state.faults.take_write_failure();
+        let mut random = state.random.fork();
+        let Some(file) = state.files.get_mut(&write.file) else {
+            return Ok(());
+        };
+        if fails {
+            file.write_where(write.offset, &write.bytes, false, |_| random.chance(1, 2));
+            return Err(error(
+                "write",
+                "",
+                DiskErrorKind::Other,
+                "injected write error",
+            ));
+        }
+        file.write(write.offset, &write.bytes, through);
+        Ok(())
+    }
+
+    /// Issues a sync of these files: it covers what is complete now.
+    pub fn begin_sync(&self, names: &[String]) -> Result<SimSync, DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        let mut scopes = Vec::new();
+        for name in names {
+            let file = state.lookup("sync", name)?;
+            state.note("begin sync", file, 0);
+            scopes.push((file, state.files[&file].scope()));
+        }
+        Ok(SimSync(scopes))
+    }
+
+    /// Completes a sync.
+    pub fn end_sync(&self, sync: SimSync) -> Result<(), DiskError> {
+        self.state.borrow_mut().sync(&sync.0)
+    }
+
+    /// The next `count` writes fail.
+    pub fn fail_writes(&self, count: u64) {
+        self.state.borrow_mut().faults.failing_writes = count;
+    }
+
+    /// The next `count` syncs fail.
+    pub fn fail_syncs(&self, count: u64) {
+        self.state.borrow_mut().faults.failing_syncs = count;
+    }
+
+    /// New files may take at most this many bytes more.
+    pub fn set_free_bytes(&self, bytes: Option<u64>) {
+        self.state.borrow_mut().faults.free_bytes = bytes;
+    }
+
+    /// After `calls` more changing calls everything fails, until the next
+    /// [`SimDisk::power_cut`] or [`SimDisk::process_crash`]. `None` takes it back.
+    pub fn crash_after(&self, calls: Option<u64>) {
+        self.state.borrow_mut().faults.crash_after = calls;
+    }
+
+    /// Whether the crash of [`SimDisk::crash_after`] has come.
+    pub fn is_stopped(&self) -> bool {
+        self.state.borrow().faults.stopped
+    }
+
+    /// Flips bits of one byte, for good.
+    pub fn flip(&self, name: &str, offset: u64, mask: u8) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        let file = state.lookup("flip", name)?;
+        if let Some(file) = state.files.get_mut(&file) {
+            file.flip(offset as usize, mask);
+        }
+        Ok(())
+    }
+
+    /// Changes a file's length, for good.
+    pub fn set_len(&self, name: &str, len: u64) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        let file = state.lookup("truncate", name)?;
+        if let Some(file) = state.files.get_mut(&file) {
+            file.set_len(len as usize);
+        }
+        Ok(())
+    }
+
+    /// The power goes and comes back.
+    pub fn power_cut(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.note("power cut", 0, 0);
+        let mut random = state.random.fork();
+        for write in std::mem::take(&mut state.in_flight) {
+            let whole = random.chance(1, 4);
+            let none = !whole && random.chance(1, 3);
+            if let Some(file) = state.files.get_mut(&write.file) {
+                file.write_where(write.offset, &write.bytes, false, |_| {
+                    whole || (!none && random.chance(1, 2))
+                });
+            }
+        }
+        let fate = match random.below(4) {
+            0 => Fate::KeepAll,
+            1 => Fate::DropAll,
+            2 => Fate::Mixed { keep: 15, of: 16 },
+            _ => Fate::Mixed { keep: 1, of: 2 },
+        };
+        for file in state.files.values_mut() {
+            file.power_cut(fate, &mut random);
+        }
+        let changes = std::mem::take(&mut state.name_changes);
+        let kept = random.below(changes.len() as u64 + 1) as usize;
+        for change in changes.into_iter().take(kept) {
+            change.apply(&mut state.safe_names);
+        }
+        state.names.clone_from(&state.safe_names);
+        let names: Vec<u64> = state.names.values().copied().collect();
+        state.files.retain(|file, _| names.contains(file));
+        state.faults.restart();
+    }
+
+    /// The process dies; the kernel goes on.
+    pub fn process_crash(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.note("process crash", 0, 0);
+        let mut random = state.random.fork();
+        for write in std::mem::take(&mut state.in_flight) {
+            if random.chance(1, 2) {
+                if let Some(file) = state.files.get_mut(&write.file) {
+                    file.write(write.offset, &write.bytes, false);
+                }
+            }
+        }
+        state.faults.restart();
+    }
+
+    /// What happened so far.
+    pub fn trace(&self) -> Vec<Event> {
+        self.state.borrow().trace.clone()
+    }
+
+    /// Adds an event of the caller's to the trace.
+    pub fn note(&self, what: &'static str, a: u64, b: u64) {
+        self.state.borrow_mut().note(what, a, b);
+    }
+
+    /// What a read of the whole file shows.
+    pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state.borrow();
+        let file = state.names.get(name)?;
+        Some(state.files.get(file)?.current.clone())
+    }
+}
+
+impl Disk for SimDisk {
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        Ok(self.state.borrow().names.keys().cloned().collect())
+    }
+
+    fn create_zeroed(&self, name: &str, bytes: u64) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        if state.names.contains_key(name) {
+            return Err(error(
+                "create",
+                name,
+                DiskErrorKind::Exists,
+                "it exists already",
+            ));
+        }
+        state.take_space("create", name, bytes)?;
+        let temporary = format!("{name}.tmp");
+        let file = state.add_file(SimFile::synced(vec![0; bytes as usize]));
+        state.change_name(&temporary, Some(file));
+        state.step("create", name)?;
+        state.change_name(&temporary, None);
+        state.change_name(name, Some(file));
+        state.step("create", name)?;
+        state.sync_names();
+        state.note("create", file, bytes);
+        Ok(())
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, DiskError> {
+        let file = self.state.borrow_mut().lookup("open", name)?;
+        Ok(Box::new(OpenFile {
+            disk: self.clone(),
+            file,
+            name: name.to_owned(),
+        }))
+    }
+
+    fn read_small(&self, name: &str, limit: usize) -> Result<Option<Vec<u8>>, DiskError> {
+        let bytes = self.contents(name);
+        if bytes.as_ref().is_some_and(|bytes| bytes.len() > limit) {
+            return Err(error(
+                "read",
+                name,
+                DiskErrorKind::TooLong,
+                "it is too long",
+            ));
+        }
+        Ok(bytes)
+    }
+
+    fn replace_small(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        state.take_space("write", name, bytes.len() as u64)?;
+        let file = state.add_file(SimFile::synced(bytes.to_vec()));
+        let temporary = format!("{name}.tmp");
+        state.change_name(&temporary, Some(file));
+        state.step("write", name)?;
+        state.change_name(&temporary, None);
+        state.change_name(name, Some(file));
+        state.step("write", name)?;
+        state.sync_names();
+        state.note("replace", file, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        state.step("remove", name)?;
+        if state.names.contains_key(name) {
+            state.change_name(name, None);
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        state.step("sync directory", "")?;
+        state.sync_names();
+        Ok(())
+    }
+}
+
+struct OpenFile {
+    disk: SimDisk,
+    file: u64,
+    name: String,
+}
+
+impl DiskFile for OpenFile {
+    fn len(&self) -> Result<u64, DiskError> {
+        let state = self.disk.state.borrow();
+        let file = state.files.get(&self.file);
+        Ok(file.map_or(0, |file| file.current.len() as u64))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let state = self.disk.state.borrow();
+        let Some(file) = state.files.get(&self.file) else {
+            return Ok(0);
+        };
+        let there = file.current.get(offset as usize..).unwrap_or_default();
+        let count = there.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&there[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let write = self.disk.begin_write(&self.name, offset, bytes)?;
+        // A stop here leaves the write in flight.
+        self.disk.state.borrow_mut().step("write", &self.name)?;
+        self.disk.end_write(write, false)
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        let state = &mut *self.disk.state.borrow_mut();
+        state.step("sync", &self.name)?;
+        let Some(file) = state.files.get(&self.file) else {
+            return Ok(());
+        };
+        let scope = file.scope();
+        state.sync(&[(self.file, scope)])
+    }
+
+    fn lock_exclusive(&self, _wait: Duration) -> Result<(), DiskError> {
+        Ok(())
+    }
+}
+
+impl State {
+    fn lookup(&mut self, operation: &'static str, name: &str) -> Result<u64, DiskError> {
+        if self.faults.stopped {
+            return Err(stopped(operation, name));
+        }
+        let file = self.names.get(name).copied();
+        file.ok_or_else(|| error(operation, name, DiskErrorKind::NotFound, "no such file"))
+    }
+
+    /// One changing call; fails once the crash has come.
+    fn step(&mut self, operation: &'static str, name: &str) -> Result<(), DiskError> {
+        if let Some(left) = &mut self.faults.crash_after {
+            match left.checked_sub(1) {
+                Some(less) => *left = less,
+                None => {
+                    self.faults.crash_after = None;
+                    self.faults.stopped = true;
+                }
+            }
+        }
+        if self.faults.stopped {
+            return Err(stopped(operation, name));
+        }
+        Ok(())
+    }
+
+    fn take_space(
+        &mut self,
+        operation: &'static str,
+        name: &str,
+        bytes: u64,
+    ) -> Result<(), DiskError> {
+        let Some(free) = &mut self.faults.free_bytes else {
+            return Ok(());
+        };
+        match free.checked_sub(bytes) {
+            Some(left) => {
+                *free = left;
+                Ok(())
+            }
+            None => Err(error(
+                operation,
+                name,
+                DiskErrorKind::OutOfSpace,
+                "no space left",
+            )),
+        }
+    }
+
+    fn sync(&mut self, scopes: &[(u64, SyncScope)]) -> Result<(), DiskError> {
+        for (id, scope) in scopes {
+            self.note("end sync", *id, scope.len() as u64);
+            let fails = self.faults.take_sync_failure();
+            let Some(file) = self.files.get_mut(id) else {
+                continue;
+            };
+            if fails {
+                file.fail_sync(scope);
+                return Err(error(
+                    "sync",
+                    "",
+                    DiskErrorKind::Other,
+                    "injected sync error",
+                ));
+            }
+            file.sync(scope);
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, file: SimFile) -> u64 {
+        let id = self.next_file;
+        self.next_file += 1;
+        self.files.insert(id, file);
+        id
+    }
+
+    fn change_name(&mut self, name: &str, file: Option<u64>) {
+        let change = NameChange {
+            name: name.to_owned(),
+            file,
+        };
+        change.apply(&mut self.names);
+        self.name_changes.push(change);
+    }
+
+    fn sync_names(&mut self) {
+        self.name_changes.clear();
+        self.safe_names.clone_from(&self.names);
+    }
+
+    fn note(&mut self, what: &'static str, a: u64, b: u64) {
+        self.trace.push(Event { what, a, b });
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self.file {
+            Some(file) => names.insert(self.name.clone(), file),
+            None => names.remove(&self.name),
+        };
+    }
+}
+
+impl Faults {
+    fn take_write_failure(&mut self) -> bool {
+        let fails = self.failing_writes > 0;
+        self.failing_writes = self.failing_writes.saturating_sub(1);
+        fails
+    }
+
+    fn take_sync_failure(&mut self) -> bool {
+        let fails = self.failing_syncs > 0;
+        self.failing_syncs = self.failing_syncs.saturating_sub(1);
+        fails
+    }
+
+    fn restart(&mut self) {
+        self.crash_after = None;
+        self.stopped = false;
+    }
+}
+
+fn stopped(operation: &'static str, name: &str) -> DiskError {
+    error(
+        operation,
+        name,
+        DiskErrorKind::Other,
+        "the machine has stopped",
+    )
+}
+
+fn error(operation: &'static str, name: &str, kind: DiskErrorKind, message: &str) -> DiskError {
+    DiskError {
+        operation,
+        name: name.to_owned(),
+        kind,
+        message: message.to_owned(),
+    }
+}
