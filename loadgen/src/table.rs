@@ -309,6 +309,14 @@ fn checks(out: &mut String, report: &RunReport) {
             verdict.lost_examples.join(" ")
         );
     }
+    let left_out = counts.unknown + counts.unsent;
+    if left_out > 0 {
+        let _ = writeln!(
+            out,
+            "  NOTE        {} records were not confirmed or not sent in time: the percentiles above leave them out",
+            group_thousands(left_out)
+        );
+    }
     if report.passed() {
         out.push_str("  verdict     ok\n");
     }

@@ -20,6 +20,7 @@
 //!
 //! A crash leaves behind: the data directory without its clean marker.
 
+pub mod boot_directory;
 mod bringup;
 mod buffer;
 mod clock;

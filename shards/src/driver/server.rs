@@ -217,7 +217,7 @@ impl Server {
     pub fn drain(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<bool, io::Error> {
         for sender in &self.mail {
             // A full mailbox of a stuck shard: the deadline below ends it.
-            let _ = sender.try_send(Letter::Drain);
+            let _ = sender.send_timeout(Letter::Drain, Duration::from_secs(2));
         }
         let deadline = Instant::now() + DRAIN_PATIENCE;
         let (mut done, mut clean) = (0, true);
