@@ -300,7 +300,7 @@ async fn two_consumers_share_and_a_slow_one_holds_up_nobody() {
     let publisher = client.publisher("q").await.unwrap();
     for number in 0..100 {
         let payload = number.to_string();
-        let _ = publisher.send(&payload).await.unwrap();
+        drop(publisher.send(&payload).await.unwrap());
     }
     for _ in 0..99 {
         next(&mut fast).await.ack();

@@ -9,7 +9,7 @@ use glommio::{
 };
 use wire::error::ErrorCode;
 
-use super::{connection, shard::Shard};
+use super::{connection, fd, shard::Shard};
 use crate::engine::error_frame;
 
 /// Pause after a failed accept (no descriptor left, say): no spinning.
@@ -34,6 +34,9 @@ pub(super) async fn run(shard: Rc<Shard>, listener: TcpListener) {
             }
             Ok(stream) => {
                 complained = false;
+                // Connections that outlive a killed server in the kernel must
+                // not keep its successor from the port. Without it, it waits.
+                let _ = socket2::SockRef::from(&fd::borrow(&stream)).set_reuse_address(true);
                 let shard_too = shard.clone();
                 shard.spawn(async move {
                     shard_too.count_connection(1);

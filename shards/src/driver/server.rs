@@ -31,6 +31,9 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(600);
 /// A drain gives up after this.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
+/// The kernel closes the sockets of a killed server a little after its end,
+/// because io_uring used them: a restart waits this long for the port.
+const PORT_PATIENCE: Duration = Duration::from_secs(3);
 /// Descriptors kept for log files and the rest when connections are counted.
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// Threads for what may block.
@@ -346,5 +349,15 @@ fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
             .as_socket()
             .ok_or_else(|| io::Error::other("not an IP address"))
     };
-    bind().map_err(|source| StartError::Listen { address, source })
+    let deadline = Instant::now() + PORT_PATIENCE;
+    loop {
+        match bind() {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result.map_err(|source| StartError::Listen { address, source }),
+        }
+    }
 }
