@@ -338,6 +338,7 @@ fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
     let bind = || -> io::Result<SocketAddr> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // Not against connections of an earlier life that wait out their time.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(1)?;
