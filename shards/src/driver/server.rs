@@ -31,7 +31,8 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(600);
 /// A drain gives up after this.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
-/// Descriptors kept for log files and the rest when connections are counted.
+/// Descriptors kept for log files and the rest when connections are counted;
+/// half of them where there are few.
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// Threads for what may block.
 const HELPER_THREADS: usize = 2;
@@ -321,7 +322,9 @@ impl Launch<'_> {
 
     /// Each connection holds two descriptors.
     fn most_connections(&self) -> i64 {
-        let by_descriptors = machine::descriptors().saturating_sub(RESERVED_DESCRIPTORS) / 2;
+        let descriptors = machine::descriptors();
+        let reserved = RESERVED_DESCRIPTORS.min(descriptors / 2);
+        let by_descriptors = descriptors.saturating_sub(reserved) / 2;
         let most = self
             .options
             .max_connections
