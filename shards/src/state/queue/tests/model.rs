@@ -130,7 +130,10 @@ impl Model {
                 }
                 count
             }
-            Command::Create(_) | Command::Drop { .. } | Command::Weaken | Command::NewGeneration { .. } => 0,
+            Command::Create(_)
+            | Command::Drop { .. }
+            | Command::Weaken
+            | Command::NewGeneration { .. } => 0,
         }
     }
 

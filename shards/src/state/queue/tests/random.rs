@@ -133,7 +133,10 @@ fn apply(partition: &mut Partition, entry: &Logged) -> u64 {
             let keep: Vec<_> = keep.iter().collect();
             partition.apply_purge(below, &keep)
         }
-        Command::Create(_) | Command::Drop { .. } | Command::Weaken | Command::NewGeneration { .. } => unreachable!(),
+        Command::Create(_)
+        | Command::Drop { .. }
+        | Command::Weaken
+        | Command::NewGeneration { .. } => unreachable!(),
     }
 }
 
