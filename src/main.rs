@@ -1,1 +1,11 @@
-fn main() {}
+//! The Tidegate server and its command line, in one binary.
+
+mod cli;
+mod config;
+mod serve;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -139,7 +139,7 @@ impl Run {
     }
 
     fn lives(&mut self) -> Checked<()> {
-        let log_id = LogId(u128::from(self.random.next()));
+        let log_id = LogId(u128::from(self.random.number()));
         log::create(&self.disk, log_id, &self.options).map_err(|error| error.to_string())?;
         let lives = 2 + self.random.below(5);
         for _ in 0..lives {
@@ -312,7 +312,7 @@ impl Run {
             index: self.next_index,
             sync: demand == Boundary::Durable,
         };
-        let key = self.random.next();
+        let key = self.random.number();
         let payload: Vec<u8> = (0..len)
             .map(|at| (key.wrapping_mul(at | 1) >> 32) as u8)
             .collect();

@@ -6,10 +6,7 @@ use crate::io::BatchBuffer;
 
 impl BatchBuffer for DmaBuffer {
     fn allocate(len: usize) -> Self {
-        let mut buffer = glommio::allocate_dma_buffer(len);
-        // The allocator does not zero, and padding reaches the disk.
-        buffer.as_bytes_mut().fill(0);
-        buffer
+        glommio::allocate_dma_buffer(len)
     }
 
     fn bytes(&self) -> &[u8] {

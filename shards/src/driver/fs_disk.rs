@@ -136,7 +136,7 @@ impl Disk for FsDisk {
             // Gives the space back; the error is what counts.
             let _ = std::fs::remove_file(&temporary);
         }
-        zeroed.map_err(failed("create", name))?;
+        zeroed.map_err(refused("create", name))?;
         self.publish(name)
     }
 
@@ -214,8 +214,8 @@ impl DiskFile for FsFile {
             if count == 0 {
                 break;
             }
-            for (to, from) in wanted.iter_mut().zip(there) {
-                *to = *from;
+            if let (Some(to), Some(from)) = (wanted.get_mut(..count), there.get(..count)) {
+                to.copy_from_slice(from);
             }
             done += count;
         }
@@ -334,13 +334,21 @@ pub(super) fn open_direct(path: &Path, flags: i32) -> io::Result<File> {
         .open(path)
 }
 
+/// Direct where the length allows it, so that a segment never has pages in the
+/// cache; the file system then also refuses direct I/O here and not later.
 fn zero_fill(path: &Path, bytes: u64) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    let zeros = vec![0u8; ZERO_CHUNK_BYTES];
+    let direct = bytes.is_multiple_of(DIRECT_IO_ALIGN as u64);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
+        .open(path)?;
+    let zeros = AlignedBuffer::new(ZERO_CHUNK_BYTES);
     let mut left = bytes;
     while left > 0 {
-        let count = left.min(zeros.len() as u64) as usize;
-        file.write_all(zeros.get(..count).unwrap_or_default())?;
+        let count = left.min(ZERO_CHUNK_BYTES as u64) as usize;
+        file.write_all(zeros.bytes().get(..count).unwrap_or_default())?;
         left -= count as u64;
     }
     file.sync_all()

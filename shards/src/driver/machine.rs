@@ -50,6 +50,14 @@ pub(super) fn cores() -> u16 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(64) as u16)
 }
 
+/// The number of the `nth` core that this process may use.
+pub(super) fn allowed_core(nth: u16) -> Option<usize> {
+    let set = rustix::thread::sched_getaffinity(None).ok()?;
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|core| set.is_set(*core))
+        .nth(usize::from(nth))
+}
+
 /// Descriptors the process may open.
 pub(super) fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

@@ -20,11 +20,13 @@
 //!
 //! A crash leaves behind: the data directory without its clean marker.
 
+pub mod boot_directory;
 mod bringup;
 mod buffer;
 mod clock;
 mod connection;
 mod data_directory;
+pub mod device_probe;
 mod fd;
 pub mod fs_disk;
 mod helper;
@@ -32,6 +34,7 @@ mod listener;
 mod local_event;
 mod machine;
 mod mailbox;
+pub mod offline;
 mod segments;
 mod server;
 mod shard;

@@ -15,6 +15,8 @@ use thiserror::Error;
 use super::{
     bringup::{self, Bringup},
     data_directory::{random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
+    device_probe::{self, DeviceProbe},
+    fs_disk::FsDisk,
     helper::Helper,
     machine::{self, MachineError},
     mailbox::{mailboxes, Letter, Sender},
@@ -93,6 +95,8 @@ pub struct Server {
     pub identity: Identity,
     /// The data directory was created by this start.
     pub created: bool,
+    /// What the device probe found in the data directory.
+    pub probe: DeviceProbe,
     pub sync_method: SyncMethod,
     mail: Vec<Sender>,
     reports: flume::Receiver<Report>,
@@ -120,7 +124,10 @@ impl Server {
         };
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
-        let sync_method = options.sync_method.unwrap_or(SyncMethod::Dsync);
+        let probe = FsDisk::open(directory.path())
+            .and_then(|disk| device_probe::probe(&disk))
+            .map_err(|error| StartError::Log(error.to_string()))?;
+        let sync_method = options.sync_method.unwrap_or(probe.method);
         let clean = bringup::take_clean_markers(directory.path()).map_err(StartError::Log)?;
         let clean = Arc::new(clean);
         let (reports_in, reports) = flume::unbounded();
@@ -137,6 +144,7 @@ impl Server {
             address,
             identity: directory.identity.clone(),
             created: directory.created,
+            probe,
             sync_method,
             mail,
             reports,
@@ -145,6 +153,20 @@ impl Server {
         };
         server.await_serving(tell)?;
         Ok(server)
+    }
+
+    /// How durable batches reach the device, for the first lines.
+    pub fn sync_line(&self) -> String {
+        let way = match self.sync_method {
+            SyncMethod::Dsync => "O_DSYNC",
+            SyncMethod::Fdatasync => "write and fdatasync",
+        };
+        let probe = &self.probe;
+        let cache = probe.write_cache.as_deref().unwrap_or("unknown");
+        format!(
+            "durable batches by {way} (probe: O_DSYNC {} us, write + fdatasync {} us; device write cache: {cache})",
+            probe.dsync_p50_us, probe.fdatasync_p50_us
+        )
     }
 
     fn await_serving(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<(), StartError> {
@@ -195,7 +217,7 @@ impl Server {
     pub fn drain(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<bool, io::Error> {
         for sender in &self.mail {
             // A full mailbox of a stuck shard: the deadline below ends it.
-            let _ = sender.try_send(Letter::Drain);
+            let _ = sender.send_timeout(Letter::Drain, Duration::from_secs(2));
         }
         let deadline = Instant::now() + DRAIN_PATIENCE;
         let (mut done, mut clean) = (0, true);
@@ -277,7 +299,7 @@ impl Launch<'_> {
     fn placement(&self, shard: u16) -> Placement {
         let fits = self.directory.identity.place.shards <= machine::cores();
         if self.options.pin_cores && fits {
-            Placement::Fixed(usize::from(shard))
+            machine::allowed_core(shard).map_or(Placement::Unbound, Placement::Fixed)
         } else {
             Placement::Unbound
         }
@@ -316,6 +338,7 @@ fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
     let bind = || -> io::Result<SocketAddr> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // Not against connections of an earlier life that wait out their time.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(1)?;

@@ -348,6 +348,17 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(slot) = self.groups.get_mut(&group) {
             slot.serving = true;
         }
+        let mut keys: Vec<PartitionKey> = self
+            .partitions
+            .values()
+            .filter(|slot| slot.group.0 == group)
+            .map(|slot| slot.key)
+            .collect();
+        // The map's order must not show.
+        keys.sort_unstable();
+        for key in keys {
+            self.open_recovered(key);
+        }
         if group == GroupId::META.0 {
             for shard in 0..self.config.place.shards {
                 self.send_directory(shard);
@@ -355,6 +366,15 @@ impl<B: BatchBuffer> Engine<B> {
             self.note_own_order();
         }
         self.check_serving();
+    }
+
+    /// The barrier is passed: what recovery found may be delivered.
+    pub(super) fn open_recovered(&mut self, key: PartitionKey) {
+        if let Some(slot) = self.partitions.get_mut(&key) {
+            let next = slot.machine.next_offset();
+            slot.machine.open_delivery(next);
+            self.mark_dirty(key);
+        }
     }
 
     /// Group 0 writes down its own new identity, so that the number is never

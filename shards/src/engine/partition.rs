@@ -46,6 +46,8 @@ pub(super) struct PartitionSlot {
     /// Acknowledges gathered in this turn, encoded, and who asked for a confirm.
     pub acknowledges: Vec<u8>,
     pub settle_replies: Vec<SettleReply>,
+    /// On the turn's list of partitions with gathered acknowledges.
+    pub gathered: bool,
     /// On the turn's dispatch list.
     pub dirty: bool,
     /// A deletion was proposed: nothing new is admitted.
@@ -73,6 +75,7 @@ impl PartitionSlot {
             unsynced_bytes: 0,
             acknowledges: Vec::new(),
             settle_replies: Vec::new(),
+            gathered: false,
             dirty: false,
             dropping: false,
             armed_ms: u64::MAX,

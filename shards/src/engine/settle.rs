@@ -170,7 +170,7 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         slot.settle_replies.extend(reply);
-        if !self.settled_partitions.contains(&key) {
+        if !std::mem::replace(&mut slot.gathered, true) {
             self.settled_partitions.push(key);
         }
     }
@@ -181,6 +181,7 @@ impl<B: BatchBuffer> Engine<B> {
             let Some(slot) = self.partitions.get_mut(&key) else {
                 continue;
             };
+            slot.gathered = false;
             let ids = std::mem::take(&mut slot.acknowledges);
             let replies = std::mem::take(&mut slot.settle_replies);
             let chunks = ids.chunks(MAX_IDS_PER_COMMAND * ID_BYTES);

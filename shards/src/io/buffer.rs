@@ -1,7 +1,7 @@
 /// Memory that one log batch is built in and written from: a DMA buffer in the
 /// driver, a `Vec` in the simulator.
 pub trait BatchBuffer: Sized + 'static {
-    /// At least `len` zeroed bytes, aligned for direct I/O.
+    /// At least `len` bytes of any content, aligned for direct I/O.
     fn allocate(len: usize) -> Self;
     /// The bytes.
     fn bytes(&self) -> &[u8];

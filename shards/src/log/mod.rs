@@ -32,6 +32,7 @@ mod clean;
 mod contract;
 mod create;
 mod fragments;
+mod inspect;
 mod item;
 mod latch;
 mod open;
@@ -52,6 +53,7 @@ pub use contract::{
     AppendError, Appended, IoFailure, LogEffect, LogFrontiers, LogOptions, LogStart, SyncMethod,
 };
 pub use create::{create, exists, CreateError};
+pub use inspect::{inspect, Inspected, Inspection};
 pub use item::{ItemHeader, ItemKind, FRAGMENT_HEADER_BYTES, MAX_ITEM_BYTES};
 pub use latch::{record_latch, LatchRecord, LatchRecorded, LATCHED_FILE};
 pub use open::{amnesia_settled, open, reopen, OpenError, OpenFacts, Opened};

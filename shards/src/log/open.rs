@@ -46,8 +46,14 @@ pub enum OpenError {
     Superblock(#[from] SuperblockError),
     #[error("the log is in use by another process: {0}")]
     InUse(DiskError),
-    #[error("the surviving tail could not be made durable, the log is latched: {0}")]
-    TailSync(DiskError),
+    /// Go on with [`reopen`] and this latch, in this process, and keep it up
+    /// until it is `recorded` or reopening succeeded.
+    #[error("the surviving tail could not be made durable, the log is latched: {error}")]
+    TailSync {
+        error: DiskError,
+        latch: LatchRecord,
+        recorded: bool,
+    },
     #[error("the tail past the last successful sync could not be copied: {0}")]
     Recopy(DiskError),
     #[error(transparent)]
@@ -103,12 +109,16 @@ fn open_latched(
         latch: latch.map(Latch::At).or(recorded),
         latched_counter: superblock.open_counter,
         removed: Vec::new(),
+        superblock_damaged: store.damaged,
         files: SegmentFiles::list(disk, superblock.geometry)?,
     };
     opening
         .files
         .wait_for_writers(facts.lock_wait)
         .map_err(in_use)?;
+    // A process that died may have left a new segment's name unsynced; what is
+    // written into it from now on must not vanish with the name.
+    disk.sync_dir()?;
     // Before anything else is written: this open can never be confused with
     // another one, whatever happens to it.
     store.current.epoch += 1;
@@ -139,6 +149,7 @@ struct Opening<'a> {
     /// The open before this one.
     latched_counter: u64,
     removed: Vec<String>,
+    superblock_damaged: Option<&'static str>,
     files: SegmentFiles<'a>,
 }
 
@@ -186,16 +197,18 @@ impl Opening<'_> {
         let first = geometry.segment_of(end.durable_next);
         let last = geometry.segment_of(end.position);
         self.files.sync(first..=last).map_err(|error| {
-            let record = LatchRecord {
+            let latch = LatchRecord {
                 log_id: store.current.log_id,
                 open_counter: store.current.open_counter,
                 durable_next: end.durable_next,
             };
-            // A failed sync is never tried again: the next open copies. If not
-            // even this can be recorded, the caller's retry is in this process
-            // and the next process meets the token of an older open.
-            latch::record_latch(self.disk, self.facts.boot_directory, &record);
-            OpenError::TailSync(error)
+            // A failed sync is never tried again: the next open copies.
+            let recorded = latch::record_latch(self.disk, self.facts.boot_directory, &latch);
+            OpenError::TailSync {
+                error,
+                latch,
+                recorded: recorded.is_recorded(),
+            }
         })
     }
 
@@ -206,6 +219,7 @@ impl Opening<'_> {
         end: &WalkEnd,
         options: &LogOptions,
     ) -> Result<LogPosition, OpenError> {
+        self.remove_leftovers()?;
         let geometry = store.current.geometry;
         let rest_is_zero = end.tail.bytes.is_none();
         let choice = resume::choose(
@@ -235,7 +249,6 @@ impl Opening<'_> {
             Err(error) if error.kind == DiskErrorKind::OutOfSpace => {}
             other => drop(other?),
         }
-        self.remove_leftovers()?;
         Ok(resumed_at)
     }
 
@@ -261,25 +274,20 @@ impl Opening<'_> {
         recopied: Option<(Recopied, Option<Cut>)>,
     ) -> Result<Opened, OpenError> {
         let token = self.leave_token(&store);
-        let superblock = &mut store.current;
-        if !end.remembers {
-            superblock.amnesiac = true;
-            superblock.incarnation += 1;
-        }
-        superblock.boot_id = self.facts.boot_id;
-        superblock.resume_at = resumed_at;
-        superblock.resume_epoch = superblock.epoch;
-        superblock.token_counter = match &token {
-            Some(Ok(())) => superblock.open_counter,
-            _ => 0,
-        };
-        let repaired = store.damaged;
-        store.store_both(self.disk)?;
-        self.disk.remove(latch::LATCHED_FILE)?;
-        self.disk.sync_dir()?;
-
+        self.seal(&mut store, &end, resumed_at, matches!(token, Some(Ok(()))))?;
         let superblock = &store.current;
         let geometry = superblock.geometry;
+        let start = LogStart {
+            log_id: superblock.log_id,
+            geometry,
+            epoch: superblock.epoch,
+            open_counter: superblock.open_counter,
+            end: resumed_at,
+            last_sequence: end.last_sequence,
+            last_checksum: end.last_checksum,
+            ready_through: resume::ready_through(&self.files, geometry.segment_of(resumed_at)),
+            links: reader.assembler.links,
+        };
         let cut = cut_of(&end);
         let damaged_in_boot =
             self.boot == Boot::Same && cut.is_some_and(|cut| cut.kind == CutKind::Damaged);
@@ -304,25 +312,39 @@ impl Opening<'_> {
             damaged_ranges: end.damaged_ranges,
             recopied,
             removed_files: self.removed,
-            superblock_repaired: repaired,
+            superblock_repaired: self.superblock_damaged,
             unreadable: self.files.unreadable.as_ref().map(ToString::to_string),
-            token_failure: match token {
-                Some(Err(error)) => Some(error.to_string()),
-                _ => None,
-            },
-        };
-        let start = LogStart {
-            log_id: superblock.log_id,
-            geometry,
-            epoch: superblock.epoch,
-            open_counter: superblock.open_counter,
-            end: resumed_at,
-            last_sequence: end.last_sequence,
-            last_checksum: end.last_checksum,
-            ready_through: resume::ready_through(&self.files, geometry.segment_of(resumed_at)),
-            links: reader.assembler.links,
+            token_failure: token.and_then(Result::err).map(|error| error.to_string()),
         };
         Ok(Opened { start, report })
+    }
+
+    /// Makes what this open found durable, in both superblocks; then the latch
+    /// record, if there is one, is out of date.
+    fn seal(
+        &self,
+        store: &mut SuperblockStore,
+        end: &WalkEnd,
+        resumed_at: LogPosition,
+        has_token: bool,
+    ) -> Result<(), OpenError> {
+        let superblock = &mut store.current;
+        if !end.remembers {
+            superblock.amnesiac = true;
+            superblock.incarnation += 1;
+        }
+        superblock.boot_id = self.facts.boot_id;
+        superblock.resume_at = resumed_at;
+        superblock.resume_epoch = superblock.epoch;
+        superblock.token_counter = if has_token {
+            superblock.open_counter
+        } else {
+            0
+        };
+        store.store_both(self.disk)?;
+        self.disk.remove(latch::LATCHED_FILE)?;
+        self.disk.sync_dir()?;
+        Ok(())
     }
 
     fn leave_token(&self, store: &SuperblockStore) -> Option<Result<(), DiskError>> {

@@ -14,6 +14,9 @@ const DIGITS: usize = 20;
 /// What unreadable bytes are shown as: neither zero nor a batch.
 const UNREADABLE: u8 = 0xee;
 
+/// Bytes read at once: small batches would cost a device read each.
+const READ_AHEAD_BYTES: u64 = 1 << 20;
+
 /// The file name of a segment.
 pub fn segment_name(sequence: u64) -> String {
     format!("{PREFIX}{sequence:0DIGITS$}")
@@ -53,8 +56,16 @@ pub(super) struct SegmentFiles<'d> {
     geometry: Geometry,
     lengths: BTreeMap<u64, u64>,
     open: Option<(u64, Box<dyn DiskFile>)>,
+    ahead: Option<Ahead>,
     /// The first read that failed; its bytes were taken for damaged ones.
     pub unreadable: Option<DiskError>,
+}
+
+/// Bytes of a segment that were read ahead; short at the end of the file.
+struct Ahead {
+    segment: u64,
+    offset: u64,
+    bytes: Vec<u8>,
 }
 
 impl<'d> SegmentFiles<'d> {
@@ -73,6 +84,7 @@ impl<'d> SegmentFiles<'d> {
             geometry,
             lengths,
             open: None,
+            ahead: None,
             unreadable: None,
         })
     }
@@ -136,7 +148,50 @@ impl<'d> SegmentFiles<'d> {
         if !self.exists(segment) {
             return Ok(0);
         }
+        if let Some(there) = self.copy_ahead(segment, offset, buffer) {
+            return Ok(there);
+        }
+        let block = u64::from(self.geometry.block_bytes());
+        let start = offset - offset % block;
+        let length = READ_AHEAD_BYTES.min(self.geometry.segment_bytes() - start);
+        let mut bytes = vec![0; length as usize];
+        match self.file(segment)?.read_at(start, &mut bytes) {
+            Ok(there) => {
+                bytes.truncate(there);
+                self.ahead = Some(Ahead {
+                    segment,
+                    offset: start,
+                    bytes,
+                });
+                if let Some(there) = self.copy_ahead(segment, offset, buffer) {
+                    return Ok(there);
+                }
+            }
+            // Something in there cannot be read; perhaps not what is wanted.
+            Err(_) => self.ahead = None,
+        }
         self.file(segment)?.read_at(offset, buffer)
+    }
+
+    /// Copies what was read ahead, if that holds all of the range, or all of
+    /// it that the file has.
+    fn copy_ahead(&self, segment: u64, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let ahead = self
+            .ahead
+            .as_ref()
+            .filter(|ahead| ahead.segment == segment)?;
+        let from = usize::try_from(offset.checked_sub(ahead.offset)?).ok()?;
+        let end = ahead.offset + ahead.bytes.len() as u64;
+        let to_file_end = self.lengths.get(&segment).is_some_and(|len| end >= *len);
+        let there = ahead.bytes.get(from.min(ahead.bytes.len())..)?;
+        if there.len() < buffer.len() && !to_file_end {
+            return None;
+        }
+        let count = there.len().min(buffer.len());
+        buffer
+            .get_mut(..count)?
+            .copy_from_slice(there.get(..count)?);
+        Some(count)
     }
 
     /// Whether every byte of the segment is zero.
@@ -167,9 +222,8 @@ impl<'d> SegmentFiles<'d> {
 
     /// Removes the segment; durable with the next directory sync.
     pub(super) fn remove(&mut self, sequence: u64) -> Result<(), DiskError> {
-        if self.open.as_ref().is_some_and(|open| open.0 == sequence) {
-            self.open = None;
-        }
+        self.open = None;
+        self.ahead = None;
         self.disk.remove(&segment_name(sequence))?;
         self.lengths.remove(&sequence);
         Ok(())
@@ -178,6 +232,7 @@ impl<'d> SegmentFiles<'d> {
     pub(super) fn write(&mut self, position: LogPosition, bytes: &[u8]) -> Result<(), DiskError> {
         let segment = self.geometry.segment_of(position);
         let offset = self.geometry.offset_of(position);
+        self.ahead = None;
         self.file(segment)?.write_at(offset, bytes)
     }
 

@@ -4,11 +4,12 @@
 //! the higher serial counts. Each is one block of 4 KiB, more only when the
 //! jump table needs it.
 //!
-//! 1. A copy is written and synced before the other is touched: a torn write
-//!    costs at most what it was about to say.
-//! 2. An open writes once to raise epoch and open counter, before it reads the
-//!    log, and twice (both copies) when it is done, before anything is
-//!    appended: afterwards either copy alone says everything.
+//! 1. A copy is written and synced before the other is touched. The first
+//!    write of a process goes over the *newer* copy: a process that died may
+//!    have left it unsynced, while the older one is safe.
+//! 2. So the newer copy can be lost, and nothing rests on it alone: an open
+//!    writes once to raise epoch and open counter, before it reads the log, and
+//!    twice (both copies) when it is done, before anything is appended.
 //! 3. The boot id is that of the last open that *completed*: an open that died
 //!    half-way cannot make a later one believe nothing was lost.
 
@@ -91,7 +92,7 @@ pub enum SuperblockError {
 pub(super) struct SuperblockStore {
     pub current: Superblock,
     serial: u64,
-    /// Index into [`SUPERBLOCK_FILES`] of the older or damaged copy.
+    /// Index into [`SUPERBLOCK_FILES`]; see invariant 1.
     next: usize,
     /// A copy that had to be ignored.
     pub damaged: Option<&'static str>,
@@ -139,7 +140,7 @@ impl SuperblockStore {
             Some((serial, index, current)) => Ok(SuperblockStore {
                 current,
                 serial,
-                next: 1 - index,
+                next: if damaged.is_some() { 1 - index } else { index },
                 damaged,
             }),
             None if missing == SUPERBLOCK_FILES.len() => Err(SuperblockError::Missing),
@@ -147,7 +148,7 @@ impl SuperblockStore {
         }
     }
 
-    /// Writes `current` over the older copy, durably.
+    /// Writes `current` over one copy, durably.
     pub(super) fn store(&mut self, disk: &dyn Disk) -> Result<(), SuperblockError> {
         self.serial += 1;
         let bytes = encode(&self.current, self.serial)?;

@@ -10,6 +10,7 @@
 //!    cut keeps a prefix of the others.
 
 mod file;
+mod state;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use file::{Fate, SimFile, SyncScope};
 use shards::io::{Disk, DiskError, DiskErrorKind, DiskFile};
+use state::{error, Faults, InFlight, State};
 
 use crate::Random;
 pub use file::SECTOR_BYTES;
@@ -43,42 +45,6 @@ pub struct SimWrite(u64);
 /// A sync that was issued and not answered.
 #[derive(Debug)]
 pub struct SimSync(Vec<(u64, SyncScope)>);
-
-struct State {
-    random: Random,
-    files: BTreeMap<u64, SimFile>,
-    next_file: u64,
-    names: BTreeMap<String, u64>,
-    safe_names: BTreeMap<String, u64>,
-    name_changes: Vec<NameChange>,
-    in_flight: Vec<InFlight>,
-    next_write: u64,
-    faults: Faults,
-    trace: Vec<Event>,
-}
-
-#[derive(Clone)]
-struct NameChange {
-    name: String,
-    file: Option<u64>,
-}
-
-struct InFlight {
-    id: u64,
-    file: u64,
-    offset: usize,
-    bytes: Vec<u8>,
-}
-
-#[derive(Default)]
-struct Faults {
-    failing_writes: u64,
-    failing_syncs: u64,
-    /// Blocking calls until everything stops.
-    crash_after: Option<u64>,
-    stopped: bool,
-    free_bytes: Option<u64>,
-}
 
 impl SimDisk {
     /// An empty directory; `random` decides what power cuts leave.
@@ -428,147 +394,5 @@ impl DiskFile for OpenFile {
 
     fn lock_exclusive(&self, _wait: Duration) -> Result<(), DiskError> {
         Ok(())
-    }
-}
-
-impl State {
-    fn lookup(&mut self, operation: &'static str, name: &str) -> Result<u64, DiskError> {
-        if self.faults.stopped {
-            return Err(stopped(operation, name));
-        }
-        let file = self.names.get(name).copied();
-        file.ok_or_else(|| error(operation, name, DiskErrorKind::NotFound, "no such file"))
-    }
-
-    /// One changing call; fails once the crash has come.
-    fn step(&mut self, operation: &'static str, name: &str) -> Result<(), DiskError> {
-        if let Some(left) = &mut self.faults.crash_after {
-            match left.checked_sub(1) {
-                Some(less) => *left = less,
-                None => {
-                    self.faults.crash_after = None;
-                    self.faults.stopped = true;
-                }
-            }
-        }
-        if self.faults.stopped {
-            return Err(stopped(operation, name));
-        }
-        Ok(())
-    }
-
-    fn take_space(
-        &mut self,
-        operation: &'static str,
-        name: &str,
-        bytes: u64,
-    ) -> Result<(), DiskError> {
-        let Some(free) = &mut self.faults.free_bytes else {
-            return Ok(());
-        };
-        match free.checked_sub(bytes) {
-            Some(left) => {
-                *free = left;
-                Ok(())
-            }
-            None => Err(error(
-                operation,
-                name,
-                DiskErrorKind::OutOfSpace,
-                "no space left",
-            )),
-        }
-    }
-
-    fn sync(&mut self, scopes: &[(u64, SyncScope)]) -> Result<(), DiskError> {
-        for (id, scope) in scopes {
-            self.note("end sync", *id, scope.len() as u64);
-            let fails = self.faults.take_sync_failure();
-            let Some(file) = self.files.get_mut(id) else {
-                continue;
-            };
-            if fails {
-                file.fail_sync(scope);
-                return Err(error(
-                    "sync",
-                    "",
-                    DiskErrorKind::Other,
-                    "injected sync error",
-                ));
-            }
-            file.sync(scope);
-        }
-        Ok(())
-    }
-
-    fn add_file(&mut self, file: SimFile) -> u64 {
-        let id = self.next_file;
-        self.next_file += 1;
-        self.files.insert(id, file);
-        id
-    }
-
-    fn change_name(&mut self, name: &str, file: Option<u64>) {
-        let change = NameChange {
-            name: name.to_owned(),
-            file,
-        };
-        change.apply(&mut self.names);
-        self.name_changes.push(change);
-    }
-
-    fn sync_names(&mut self) {
-        self.name_changes.clear();
-        self.safe_names.clone_from(&self.names);
-    }
-
-    fn note(&mut self, what: &'static str, a: u64, b: u64) {
-        self.trace.push(Event { what, a, b });
-    }
-}
-
-impl NameChange {
-    fn apply(&self, names: &mut BTreeMap<String, u64>) {
-        match self.file {
-            Some(file) => names.insert(self.name.clone(), file),
-            None => names.remove(&self.name),
-        };
-    }
-}
-
-impl Faults {
-    fn take_write_failure(&mut self) -> bool {
-        let fails = self.failing_writes > 0;
-        self.failing_writes = self.failing_writes.saturating_sub(1);
-        fails
-    }
-
-    fn take_sync_failure(&mut self) -> bool {
-        let fails = self.failing_syncs > 0;
-        self.failing_syncs = self.failing_syncs.saturating_sub(1);
-        fails
-    }
-
-    fn restart(&mut self) {
-        self.crash_after = None;
-        self.stopped = false;
-    }
-}
-
-fn stopped(operation: &'static str, name: &str) -> DiskError {
-    error(
-        operation,
-        name,
-        DiskErrorKind::Other,
-        "the machine has stopped",
-    )
-}
-
-fn error(operation: &'static str, name: &str, kind: DiskErrorKind, message: &str) -> DiskError {
-    DiskError {
-        operation,
-        name: name.to_owned(),
-        kind,
-        message: message.to_owned(),
     }
 }

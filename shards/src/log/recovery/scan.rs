@@ -94,9 +94,14 @@ impl Scanner<'_, '_> {
                 .take_while(|piece| all_zero(piece))
                 .count() as u64;
             position = LogPosition(position.0 + zeros * block);
-            let next = match self.batch_at(position) {
+            let header = self.header_at(position);
+            if let Some(header) = &header {
+                // A header that verifies tells the truth, whatever its body does.
+                tail.note_stamp(header, chain);
+            }
+            let next = match header.filter(|header| self.is_body_intact(header)) {
                 Some(header) => {
-                    tail.note(&header, from, chain);
+                    tail.note_batch(&header, from, chain);
                     header.end(self.geometry)
                 }
                 None => {
@@ -123,25 +128,27 @@ impl Scanner<'_, '_> {
         here.then_some(header)
     }
 
-    /// The same, if the body verifies too.
-    fn batch_at(&mut self, position: LogPosition) -> Option<BatchHeader> {
-        let header = self.header_at(position)?;
+    fn is_body_intact(&mut self, header: &BatchHeader) -> bool {
         let mut batch = vec![0; header.used_bytes() as usize];
-        self.files.read(position, &mut batch);
-        let body = batch.get(BATCH_HEADER_BYTES..)?;
-        (body_checksum(body) == header.body_checksum).then_some(header)
+        self.files.read(header.position, &mut batch);
+        let body = batch.get(BATCH_HEADER_BYTES..).map(body_checksum);
+        body == Some(header.body_checksum)
     }
 }
 
 impl Tail {
-    fn note(&mut self, header: &BatchHeader, from: LogPosition, chain: &Chained) {
-        self.batches += 1;
+    fn note_stamp(&mut self, header: &BatchHeader, chain: &Chained) {
         if chain.can_be_later(header) {
             self.stamped = self.stamped.max(header.durable_next);
-            self.next_but_one |= self.batches == 1
-                && chain.is_next_but_one(header)
-                && header.durable_next <= from
-                && header.position.0 - from.0 <= u64::from(MAX_BATCH_BYTES);
         }
+    }
+
+    fn note_batch(&mut self, header: &BatchHeader, from: LogPosition, chain: &Chained) {
+        self.batches += 1;
+        self.next_but_one |= self.batches == 1
+            && chain.can_be_later(header)
+            && chain.is_next_but_one(header)
+            && header.durable_next <= from
+            && header.position.0 - from.0 <= u64::from(MAX_BATCH_BYTES);
     }
 }

@@ -122,6 +122,10 @@ impl<B: BatchBuffer> OpenBatch<B> {
             body_checksum: body_checksum(body),
         };
         let checksum = header.encode(self.buffer.bytes_mut());
+        // The buffer came as it was: nothing of its past reaches the disk.
+        if let Some(padding) = self.buffer.bytes_mut().get_mut(self.used..padded) {
+            padding.fill(0);
+        }
         self.buffer.trim(padded);
         Sealed {
             start: self.position,

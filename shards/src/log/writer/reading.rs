@@ -7,7 +7,8 @@ use crate::log::position::{Extent, LogPosition};
 impl<B: BatchBuffer> LogWriter<B> {
     /// Calls `visit` with the bytes at `position`, piece by piece, if all of
     /// them are in memory (open batches and tail cache); otherwise false and
-    /// `visit` is not called.
+    /// `visit` is not called. An item that is not wholly written always is in
+    /// memory; any other one can be read from its [`extents`](Self::extents).
     pub fn visit_cached(
         &self,
         position: LogPosition,

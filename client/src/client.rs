@@ -1,0 +1,263 @@
+//! The client: its connections and the routes it remembers.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Semaphore,
+    time::{timeout_at, Instant},
+};
+use wire::{error::ErrorCode, message::ANY_SHARD};
+
+use crate::{
+    config::{Builder, Config, MAX_ROUTES},
+    error::{ConnectError, Error, Reason},
+    link::{Link, Shared, Status},
+    publish::{Confirmed, Publisher},
+    record::Record,
+    route::Route,
+};
+
+/// A client of one server. Cloning it is cheap and shares its connections;
+/// they end when the last clone, publisher and subscription is dropped.
+///
+/// A lost connection is made again by itself, with the pauses of
+/// [`Builder::backoff`]. What was not sent yet waits for it until its
+/// deadline, what was sent and not answered is [unknown](Error::Unknown),
+/// and subscriptions go on.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tidegate_client::Client;
+/// let client = Client::connect("127.0.0.1:7420").await?;
+/// client.declare("greetings").await?;
+/// let confirmed = client.publish("greetings", "hello").await?;
+/// println!("{confirmed}");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: Arc<Config>,
+    server: String,
+    /// The first connection; any shard answers what concerns no partition.
+    home: Link,
+    home_shard: u16,
+    shards: u16,
+    /// Connections to the other shards, made when first needed; at most one per shard.
+    links: Mutex<HashMap<u16, Link>>,
+    /// Names resolved; cleared when it reaches its bound.
+    routes: Mutex<HashMap<String, Arc<Route>>>,
+    window: Arc<Semaphore>,
+}
+
+impl Client {
+    /// Connects to `server` (`HOST:PORT`) with the default settings. Must run
+    /// inside a tokio runtime with time and I/O enabled.
+    ///
+    /// # Errors
+    /// [`ConnectError`] when the first attempt fails.
+    pub async fn connect(server: impl Into<String>) -> Result<Self, ConnectError> {
+        Client::builder().connect(server).await
+    }
+
+    /// Settings other than the defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) async fn open(config: Config, server: String) -> Result<Self, ConnectError> {
+        let give_up = Instant::now() + config.patience;
+        let config = Arc::new(config);
+        let home = Link::start(config.clone(), server.clone(), ANY_SHARD);
+        let mut status = home.shared().status();
+        let granted = loop {
+            let failure = match &*status.borrow_and_update() {
+                Status::Up(granted) => break granted.clone(),
+                Status::Failed(error) => Some(error.clone()),
+                Status::Connecting => None,
+            };
+            match failure {
+                None => {
+                    // The link outlives this wait, so its status cannot close.
+                    let _ = status.changed().await;
+                }
+                Some(error) if Instant::now() >= give_up => return Err(error),
+                Some(error) => {
+                    if timeout_at(give_up, status.changed()).await.is_err() {
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        Ok(Client {
+            inner: Arc::new(Inner {
+                window: Arc::new(Semaphore::new(config.publish_window_bytes as usize)),
+                config,
+                server,
+                home,
+                home_shard: granted.shard,
+                shards: granted.shards,
+                links: Mutex::default(),
+                routes: Mutex::default(),
+            }),
+        })
+    }
+
+    /// The address it was told to connect to.
+    pub fn server(&self) -> &str {
+        &self.inner.server
+    }
+
+    /// How many shards the server has.
+    pub fn shards(&self) -> u16 {
+        self.inner.shards
+    }
+
+    /// A publisher to the queue called `name`.
+    ///
+    /// # Errors
+    /// `UnknownQueue`, or as any request.
+    pub async fn publisher(&self, name: &str) -> Result<Publisher, Error> {
+        let route = self.route(name).await?;
+        Ok(Publisher::new(self.clone(), route))
+    }
+
+    /// Publishes one record and waits for its confirm. A [`Publisher`] does
+    /// it with fewer look-ups, and many at once.
+    ///
+    /// # Errors
+    /// [`Error`]: failed, or unknown.
+    pub async fn publish<'a>(
+        &self,
+        name: &str,
+        record: impl Into<Record<'a>>,
+    ) -> Result<Confirmed, Error> {
+        let record = record.into();
+        let first = self.publisher(name).await?.publish(record).await;
+        match first {
+            // The remembered queue is gone; one of that name may stand again.
+            Err(error @ Error::Failed { .. }) if error.code() == Some(ErrorCode::UnknownQueue) => {
+                self.forget_route(name);
+                self.publisher(name).await?.publish(record).await
+            }
+            other => other,
+        }
+    }
+
+    /// True while every connection in use stands. A lost one is made again by
+    /// itself; this is for telling people about it.
+    pub fn is_connected(&self) -> bool {
+        let links = self
+            .inner
+            .links
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = links.values().map(Link::shared);
+        self.inner.home.shared().connection() != 0 && all.all(|link| link.connection() != 0)
+    }
+
+    /// Settles without confirm that the server refused, so far: their leases
+    /// had run out, or their connection was lost first. Their records come again.
+    pub fn refused_settles(&self) -> u64 {
+        let links = self
+            .inner
+            .links
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let others: u64 = links.values().map(|l| l.shared().refused_settles()).sum();
+        others + self.inner.home.shared().refused_settles()
+    }
+
+    /// Waits until everything queued is sent and everything sent is answered,
+    /// at most `timeout`, then ends all connections. What is left then is
+    /// failed (not sent) or unknown (sent). Later calls fail.
+    pub async fn close(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
+        let mut links = vec![self.inner.home.shared().clone()];
+        {
+            let others = self
+                .inner
+                .links
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            links.extend(others.values().map(|link| link.shared().clone()));
+        }
+        for link in &links {
+            let left = until.saturating_duration_since(Instant::now());
+            link.close(left).await;
+        }
+        for link in &links {
+            link.wait_ended().await;
+        }
+        self.inner.window.close();
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    pub(crate) fn publish_window(&self) -> Arc<Semaphore> {
+        self.inner.window.clone()
+    }
+
+    pub(crate) fn home(&self) -> &Arc<Shared> {
+        self.inner.home.shared()
+    }
+
+    /// The connection for `shard`: its own, or the first one when the client
+    /// keeps only that, or the server has no such shard.
+    pub(crate) fn link_for(&self, shard: Option<u16>) -> Arc<Shared> {
+        let inner = &self.inner;
+        let shard = shard.unwrap_or(inner.home_shard);
+        if !inner.config.shard_aware || shard == inner.home_shard || shard >= inner.shards {
+            return inner.home.shared().clone();
+        }
+        let mut links = inner.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = links
+            .entry(shard)
+            .or_insert_with(|| Link::start(inner.config.clone(), inner.server.clone(), shard));
+        link.shared().clone()
+    }
+
+    pub(crate) fn link_of(&self, queue: &crate::queue::Queue, partition: u16) -> Arc<Shared> {
+        self.link_for(queue.shards.get(usize::from(partition)).copied())
+    }
+
+    async fn route(&self, name: &str) -> Result<Arc<Route>, Error> {
+        if let Some(route) = self.routes().get(name) {
+            return Ok(route.clone());
+        }
+        let queue = self.locate(name).await?;
+        let route = Route::new(&queue).map(Arc::new).ok_or_else(|| {
+            Error::failed(Reason::BadAnswer {
+                server: self.server().to_owned(),
+                cause: "a queue without partitions".to_owned(),
+            })
+        })?;
+        let mut routes = self.routes();
+        if routes.len() >= MAX_ROUTES {
+            routes.clear();
+        }
+        routes.insert(name.to_owned(), route.clone());
+        Ok(route)
+    }
+
+    pub(crate) fn forget_route(&self, name: &str) {
+        self.routes().remove(name);
+    }
+
+    fn routes(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Route>>> {
+        self.inner
+            .routes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

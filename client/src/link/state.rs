@@ -1,0 +1,391 @@
+//! What the two tasks of a link and its callers share, and how it changes.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{oneshot, watch, Notify, OwnedSemaphorePermit},
+    time::Instant,
+};
+
+use super::{
+    feed::Feed,
+    outbox::{Outbox, PublishKey, PublishWaiter, SentPublish},
+    request::{QueuedRequest, SentRequest},
+    settles::{SentSettle, Settles},
+};
+use crate::{
+    config::Config,
+    error::{ConnectError, Error, Reason, SettleError},
+    publish::Confirmed,
+};
+
+/// What the server granted in its hello reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub shard: u16,
+    pub shards: u16,
+    pub window_bytes: u32,
+    pub server: String,
+}
+
+/// How the link stands, for those who wait for it.
+#[derive(Debug, Clone)]
+pub(crate) enum Status {
+    Connecting,
+    Up(Granted),
+    /// The last attempt failed; another follows.
+    Failed(ConnectError),
+}
+
+/// Whether the connection takes new work.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// No connection; `cause` is why, as far as known.
+    Down {
+        cause: String,
+    },
+    Up,
+    /// The server is going away: only settles are written.
+    Draining {
+        since: Instant,
+        cause: String,
+    },
+}
+
+/// A frame that was written and needs an answer.
+#[derive(Debug)]
+pub(super) enum Sent {
+    Publish(SentPublish),
+    Request(SentRequest),
+    Settle(SentSettle),
+    Subscribe(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub phase: Phase,
+    /// The link takes no more work and ends.
+    pub closed: bool,
+    pub window_bytes: usize,
+    pub control: Vec<u8>,
+    pub settles: Settles,
+    /// Credit to give, by subscription: records and bytes.
+    pub credits: HashMap<u32, (u32, u64)>,
+    pub feeds: HashMap<u32, Feed>,
+    pub requests: VecDeque<QueuedRequest>,
+    pub outbox: Outbox,
+    pub sent: HashMap<u64, Sent>,
+    /// Publish body bytes in `sent`.
+    pub unanswered_bytes: usize,
+}
+
+impl State {
+    /// True when nothing is queued and nothing unanswered.
+    pub fn is_idle(&self) -> bool {
+        self.sent.is_empty()
+            && self.requests.is_empty()
+            && self.outbox.is_empty()
+            && self.settles.is_empty()
+            && self.credits.is_empty()
+            && self.control.is_empty()
+    }
+
+    pub fn down_cause(&self) -> String {
+        match &self.phase {
+            Phase::Down { cause } | Phase::Draining { cause, .. } => cause.clone(),
+            Phase::Up => "the server left its window full".to_owned(),
+        }
+    }
+}
+
+/// The part of a link that callers and both its tasks hold.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(super) server: String,
+    pub(super) config: Arc<Config>,
+    pub(super) start: Instant,
+    pub(super) state: Mutex<State>,
+    /// Wakes the writer.
+    pub(super) wake: Notify,
+    /// Wakes the sweeper out of its idle pace.
+    pub(super) busy: Notify,
+    pub(super) sweeping: AtomicBool,
+    /// Told whenever something was answered, for a graceful close.
+    pub(super) answered: Notify,
+    pub(super) status: watch::Sender<Status>,
+    pub(super) closing: watch::Sender<bool>,
+    over: watch::Sender<bool>,
+    /// Number of the connection that stands; 0 = none.
+    connection: AtomicU64,
+    last_connection: AtomicU64,
+    correlation: AtomicU64,
+    /// Milliseconds after `start` at which bytes last arrived.
+    received_ms: AtomicU64,
+    refused_settles: AtomicU64,
+}
+
+/// Owns a link: dropping it ends the connection, after writing what is queued.
+#[derive(Debug)]
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+}
+
+impl Link {
+    /// Starts connecting to `wished_shard` of `server`.
+    pub fn start(config: Arc<Config>, server: String, wished_shard: u16) -> Self {
+        let shared = Arc::new(Shared::new(config, server));
+        tokio::spawn(super::run::run(shared.clone(), wished_shard));
+        Link { shared }
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+impl Shared {
+    fn new(config: Arc<Config>, server: String) -> Self {
+        Shared {
+            server,
+            config,
+            start: Instant::now(),
+            state: Mutex::new(State {
+                phase: Phase::Down {
+                    cause: "no connection was made yet".to_owned(),
+                },
+                closed: false,
+                window_bytes: 0,
+                control: Vec::new(),
+                settles: Settles::default(),
+                credits: HashMap::new(),
+                feeds: HashMap::new(),
+                requests: VecDeque::new(),
+                outbox: Outbox::default(),
+                sent: HashMap::new(),
+                unanswered_bytes: 0,
+            }),
+            wake: Notify::new(),
+            busy: Notify::new(),
+            sweeping: AtomicBool::new(true),
+            answered: Notify::new(),
+            status: watch::Sender::new(Status::Connecting),
+            closing: watch::Sender::new(false),
+            over: watch::Sender::new(false),
+            connection: AtomicU64::new(0),
+            last_connection: AtomicU64::new(0),
+            correlation: AtomicU64::new(1),
+            received_ms: AtomicU64::new(0),
+            refused_settles: AtomicU64::new(0),
+        }
+    }
+
+    /// The state. A panic elsewhere while it was held cannot have left it half
+    /// changed in a way that matters more than going on does.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Number of the connection that stands; 0 = none. Deliveries of another
+    /// one are stale.
+    pub fn connection(&self) -> u64 {
+        self.connection.load(Ordering::Acquire)
+    }
+
+    pub(super) fn next_correlation(&self) -> u64 {
+        self.correlation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tells the writer that there is work.
+    pub(super) fn work(&self) {
+        self.wake.notify_one();
+        if !self.sweeping.load(Ordering::Acquire) {
+            self.busy.notify_one();
+        }
+    }
+
+    pub(super) fn note_received(&self) {
+        let ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.received_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// How long nothing has arrived.
+    pub(super) fn silence(&self) -> Duration {
+        let last = Duration::from_millis(self.received_ms.load(Ordering::Relaxed));
+        self.start.elapsed().saturating_sub(last)
+    }
+
+    pub(super) fn count_refused_settles(&self, count: u64) {
+        self.refused_settles.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Unconfirmed settles that the server refused as stale, so far.
+    pub fn refused_settles(&self) -> u64 {
+        self.refused_settles.load(Ordering::Relaxed)
+    }
+
+    /// Queues encoded records. `alone`: they share their frame with nothing.
+    pub fn publish(
+        &self,
+        key: PublishKey,
+        bytes: &[u8],
+        count: u32,
+        deadline: Instant,
+        alone: bool,
+        permit: OwnedSemaphorePermit,
+    ) -> oneshot::Receiver<Result<Confirmed, Error>> {
+        let (answer, receiver) = oneshot::channel();
+        let waiter = PublishWaiter {
+            answer,
+            count,
+            len: bytes.len(),
+            deadline,
+            _permit: permit,
+        };
+        let mut state = self.lock();
+        if state.closed {
+            drop(state);
+            waiter.resolve(Err(Error::failed(Reason::Closed)));
+        } else {
+            state.outbox.push(key, bytes, waiter, alone);
+            drop(state);
+            self.work();
+        }
+        receiver
+    }
+
+    /// A connection stands: new work flows.
+    pub(super) fn came_up(&self, granted: Granted) -> u64 {
+        let connection = self.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut state = self.lock();
+        state.phase = Phase::Up;
+        state.window_bytes = granted.window_bytes as usize;
+        state.unanswered_bytes = 0;
+        self.connection.store(connection, Ordering::Release);
+        drop(state);
+        self.note_received();
+        self.status.send_replace(Status::Up(granted));
+        self.work();
+        connection
+    }
+
+    pub(super) fn attempt_failed(&self, error: ConnectError) {
+        let cause = error.to_string();
+        self.lock().phase = Phase::Down { cause };
+        self.status.send_replace(Status::Failed(error));
+    }
+
+    /// The connection is gone: what was written and not answered is unknown,
+    /// but for reads, which are asked again; what was not written stays queued.
+    pub(super) fn went_down(&self, cause: String) {
+        self.connection.store(0, Ordering::Release);
+        let reason = Reason::ConnectionLost {
+            server: self.server.clone(),
+            cause: cause.clone(),
+        };
+        let unknown = Error::unknown(reason.clone());
+        let mut state = self.lock();
+        state.phase = Phase::Down { cause };
+        state.unanswered_bytes = 0;
+        state.control.clear();
+        state.credits.clear();
+        for feed in state.feeds.values_mut() {
+            feed.reset();
+        }
+        for answer in state.settles.drain() {
+            let _ = answer.send(Err(Error::failed(reason.clone()).into()));
+        }
+        let mut sent: Vec<_> = state.sent.drain().collect();
+        // Asked again in the order they were first asked.
+        sent.sort_unstable_by_key(|(correlation, _)| std::cmp::Reverse(*correlation));
+        for (correlation, sent) in sent {
+            match sent {
+                Sent::Publish(publish) => publish.fail(&unknown),
+                Sent::Settle(settle) => settle.resolve(|_| Err(unknown.clone().into())),
+                Sent::Request(request) => match request.lost(correlation, &unknown) {
+                    Some(again) => state.requests.push_front(again),
+                    None => continue,
+                },
+                // The feed was reset above.
+                Sent::Subscribe(_) => continue,
+            }
+        }
+        drop(state);
+        self.answered.notify_waiters();
+    }
+
+    /// Waits until nothing is queued or unanswered, at most `timeout`, then ends.
+    pub async fn close(&self, timeout: Duration) {
+        let idle = async {
+            loop {
+                let answered = self.answered.notified();
+                tokio::pin!(answered);
+                answered.as_mut().enable();
+                if self.lock().is_idle() {
+                    return;
+                }
+                answered.await;
+            }
+        };
+        // Whatever is left when the time is up ends as the link does.
+        let _ = tokio::time::timeout(timeout, idle).await;
+        self.end();
+    }
+
+    /// Waits until the link task is over, having written what was queued.
+    pub async fn wait_ended(&self) {
+        let mut ended = self.over.subscribe();
+        // The sender is part of this very value, so it cannot be gone.
+        let _ = ended.wait_for(|over| *over).await;
+    }
+
+    /// Takes no more work; the link task writes what is queued and ends.
+    pub(super) fn end(&self) {
+        self.lock().closed = true;
+        self.wake.notify_one();
+        self.closing.send_replace(true);
+    }
+
+    /// The link task is over: resolves everything that is left.
+    pub(super) fn ended(&self) {
+        self.went_down(super::writer::CLOSED.to_owned());
+        let closed = Error::failed(Reason::Closed);
+        let mut state = self.lock();
+        state.closed = true;
+        for request in state.requests.drain(..) {
+            request.resolve(Err(closed.clone()));
+        }
+        for waiter in state.outbox.drain() {
+            waiter.resolve(Err(closed.clone()));
+        }
+        for (_, feed) in state.feeds.drain() {
+            if let Some(first) = feed.first {
+                let _ = first.send(Err(closed.clone()));
+            }
+        }
+        drop(state);
+        self.over.send_replace(true);
+    }
+}
+
+impl From<Reason> for SettleError {
+    fn from(reason: Reason) -> Self {
+        SettleError::Request(Error::failed(reason))
+    }
+}

@@ -1,0 +1,393 @@
+//! One consumer: one connection, one thread that reads deliveries, notes them,
+//! and once per read settles and tops up credit, cumulated per partition.
+//!
+//! Invariants:
+//! 1. Every delivery is settled exactly once, also one that is not of this run.
+//! 2. Latency is taken once per read, right after it: what waited in the
+//!    socket counts as waiting.
+//! 3. A consumer never holds a delivery back: it reads on while its own writes wait.
+
+use std::{
+    collections::HashMap,
+    sync::{atomic::Ordering::Relaxed, Arc},
+};
+
+use wire::{
+    codec,
+    frame::{FrameHeader, Kind},
+    message::{
+        Credit, Deliver, Ping, Settle, SettleConfirm, SettleItem, Subscribe, Subscribed,
+        DELIVERY_REDELIVERED, SETTLE_CONFIRM,
+    },
+    record::Records,
+    vocabulary::SettleKind,
+};
+
+use crate::{
+    conn::{self, Connection},
+    error::LoadError,
+    latency::Latency,
+    payload::Trace,
+    producer::Target,
+    session::Session,
+    sys,
+    track::Arrivals,
+};
+
+const IDLE_NS: u64 = 20_000_000;
+const SUBSCRIBE_TIMEOUT_S: u64 = 10;
+
+/// What a consumer is told to do.
+pub struct ConsumerSpec {
+    pub targets: Vec<Target>,
+    pub producers: usize,
+    /// Credit per subscription.
+    pub credit_records: u32,
+    pub credit_bytes: u64,
+    /// The first settle frame and every Nth after it ask for a confirm; 0 = none.
+    pub settle_sample: u64,
+    pub rows: usize,
+}
+
+/// What a consumer found.
+#[derive(Default)]
+pub struct ConsumerReport {
+    /// Intended to receive, per row.
+    pub receive: Vec<Latency>,
+    /// Receive to settle confirm, sampled, per row.
+    pub settle: Vec<Latency>,
+    /// Per producer.
+    pub arrivals: Vec<Arrivals>,
+    pub order_breaks: u64,
+    /// Records whose bytes do not verify.
+    pub corrupt: u64,
+    /// Records of other runs: settled, not measured.
+    pub foreign: u64,
+    pub settles_refused: u64,
+    pub failure: Option<LoadError>,
+}
+
+/// One subscribed partition; the subscription number is its index.
+struct Subscription {
+    target: Target,
+    generation: u32,
+    items: Vec<SettleItem>,
+    used_records: u32,
+    used_bytes: u64,
+    /// One past the highest unflagged offset seen.
+    next_offset: u64,
+    /// Per producer, one past the highest unflagged sequence seen.
+    next_sequence: Vec<u64>,
+}
+
+/// A settle that asked for a confirm.
+struct Sampled {
+    received_ns: u64,
+    row: usize,
+    measured: bool,
+}
+
+pub struct Consumer {
+    connection: Connection,
+    session: Arc<Session>,
+    spec: ConsumerSpec,
+    report: ConsumerReport,
+    subscriptions: Vec<Subscription>,
+    /// Subscriptions with something to settle this turn.
+    touched: Vec<usize>,
+    sampled: HashMap<u64, Sampled>,
+    subscribed: usize,
+    settle_frames: u64,
+    settled: u64,
+    received: u64,
+    pong: bool,
+}
+
+impl Consumer {
+    pub fn new(connection: Connection, session: Arc<Session>, spec: ConsumerSpec) -> Self {
+        let rows = || (0..spec.rows).map(|_| Latency::default()).collect();
+        let report = ConsumerReport {
+            receive: rows(),
+            settle: rows(),
+            arrivals: vec![Arrivals::default(); spec.producers],
+            ..Default::default()
+        };
+        let subscriptions = spec
+            .targets
+            .iter()
+            .map(|target| Subscription {
+                target: target.clone(),
+                generation: 0,
+                items: vec![],
+                used_records: 0,
+                used_bytes: 0,
+                next_offset: 0,
+                next_sequence: vec![0; spec.producers],
+            })
+            .collect();
+        Consumer {
+            connection,
+            session,
+            spec,
+            report,
+            subscriptions,
+            touched: vec![],
+            sampled: HashMap::new(),
+            subscribed: 0,
+            settle_frames: 0,
+            settled: 0,
+            received: 0,
+            pong: false,
+        }
+    }
+
+    /// Subscribes to every target and waits until all are subscribed.
+    ///
+    /// # Errors
+    /// Refused, broken, or not answered in time.
+    pub fn subscribe(&mut self) -> Result<(), LoadError> {
+        for (number, subscription) in self.subscriptions.iter().enumerate() {
+            let body = Subscribe {
+                queue_id: subscription.target.queue_id,
+                partition: subscription.target.partition,
+                subscription: number as u32,
+                credit_records: self.spec.credit_records,
+                credit_bytes: self.spec.credit_bytes,
+                ..Default::default()
+            };
+            codec::encode(&mut self.connection.out.bytes, number as u64 + 1, &body)?;
+        }
+        self.connection.start()?;
+        let deadline = sys::now_ns() + SUBSCRIBE_TIMEOUT_S * 1_000_000_000;
+        while self.subscribed < self.subscriptions.len() {
+            if sys::now_ns() >= deadline {
+                return Err(LoadError::Timeout("subscribe", SUBSCRIBE_TIMEOUT_S));
+            }
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Runs until the session stops it. Always reports.
+    pub fn run(mut self) -> ConsumerReport {
+        sys::remove_timer_slack();
+        if let Err(error) = self.drive() {
+            self.session.abort();
+            self.report.failure = Some(error);
+        }
+        self.report
+    }
+
+    fn drive(&mut self) -> Result<(), LoadError> {
+        while !self.session.consumers_stopped() && !self.session.aborted() {
+            self.turn()?;
+        }
+        // The server reads in order: with the pong it has read every settle.
+        codec::encode(&mut self.connection.out.bytes, 1, &Ping::default())?;
+        let deadline = sys::now_ns() + 2_000_000_000;
+        while (!self.pong || !self.sampled.is_empty()) && sys::now_ns() < deadline {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Waits, reads once, handles what came, answers.
+    fn turn(&mut self) -> Result<(), LoadError> {
+        self.connection.flush()?;
+        if !self.connection.wait(IDLE_NS)?.read {
+            return Ok(());
+        }
+        self.connection.fill()?;
+        let now = sys::now_ns();
+        self.read_frames(now)?;
+        self.answer(now)?;
+        self.connection.flush()?;
+        let counters = &self.session.counters;
+        counters
+            .received
+            .fetch_add(std::mem::take(&mut self.received), Relaxed);
+        counters
+            .settled
+            .fetch_add(std::mem::take(&mut self.settled), Relaxed);
+        Ok(())
+    }
+
+    fn read_frames(&mut self, now: u64) -> Result<(), LoadError> {
+        let mut notes = Notes {
+            report: &mut self.report,
+            touched: &mut self.touched,
+            received: &mut self.received,
+            run: self.session.run,
+            now,
+            measure_from: self.session.measure_from_ns(),
+        };
+        while let Some((header, body)) = self.connection.frames.next_frame()? {
+            match Kind::from_raw(header.kind) {
+                Some(Kind::Deliver) => notes.delivery(&mut self.subscriptions, body)?,
+                Some(Kind::SettleConfirm) => {
+                    let sampled = self.sampled.remove(&header.correlation);
+                    notes.settle_confirm(sampled, body)?;
+                }
+                Some(Kind::Subscribed) => {
+                    codec::decode::<Subscribed>(body)?;
+                    self.subscribed += 1;
+                }
+                Some(Kind::Pong) => self.pong = true,
+                _ => return Err(other_frame(&header, body)),
+            }
+        }
+        Ok(())
+    }
+
+    /// One settle frame per touched partition, and credit when half is used.
+    fn answer(&mut self, now: u64) -> Result<(), LoadError> {
+        let out = &mut self.connection.out.bytes;
+        for number in self.touched.drain(..) {
+            let Some(subscription) = self.subscriptions.get_mut(number) else {
+                continue;
+            };
+            self.settle_frames += 1;
+            let correlation = self.settle_frames;
+            let ask =
+                self.spec.settle_sample > 0 && correlation.is_multiple_of(self.spec.settle_sample);
+            if ask {
+                let sampled = Sampled {
+                    received_ns: now,
+                    row: subscription.target.row,
+                    measured: now >= self.session.measure_from_ns(),
+                };
+                self.sampled.insert(correlation, sampled);
+            }
+            self.settled += subscription.items.len() as u64;
+            let mut settle = Settle {
+                queue_id: subscription.target.queue_id,
+                partition: subscription.target.partition,
+                generation: subscription.generation,
+                subscription: number as u32,
+                kind: SettleKind::Acknowledge as u8,
+                flags: if ask { SETTLE_CONFIRM } else { 0 },
+                items: std::mem::take(&mut subscription.items),
+                ..Default::default()
+            };
+            codec::encode(out, correlation, &settle)?;
+            settle.items.clear();
+            subscription.items = settle.items;
+            let half_used = subscription.used_records >= self.spec.credit_records.div_ceil(2)
+                || subscription.used_bytes >= self.spec.credit_bytes.div_ceil(2);
+            if half_used {
+                let credit = Credit {
+                    subscription: number as u32,
+                    records: std::mem::take(&mut subscription.used_records),
+                    bytes: std::mem::take(&mut subscription.used_bytes),
+                    ..Default::default()
+                };
+                codec::encode(out, 0, &credit)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where one read's findings go.
+struct Notes<'a> {
+    report: &'a mut ConsumerReport,
+    touched: &'a mut Vec<usize>,
+    received: &'a mut u64,
+    run: u64,
+    now: u64,
+    measure_from: u64,
+}
+
+impl Notes<'_> {
+    fn delivery(
+        &mut self,
+        subscriptions: &mut [Subscription],
+        body: &[u8],
+    ) -> Result<(), LoadError> {
+        let deliver = codec::decode::<Deliver>(body)?;
+        let number = deliver.subscription.to_native() as usize;
+        let Some(subscription) = subscriptions.get_mut(number) else {
+            return Err(LoadError::Protocol(format!(
+                "a delivery for subscription {number}, which does not exist"
+            )));
+        };
+        if subscription.items.is_empty() {
+            self.touched.push(number);
+        }
+        subscription.generation = deliver.generation.to_native();
+        subscription.used_records += deliver.deliveries.len() as u32;
+        subscription.used_bytes += deliver.records.len() as u64;
+        let mut records = Records::new(deliver.records.as_slice());
+        for delivery in deliver.deliveries.iter() {
+            let record = records.next().ok_or_else(|| {
+                LoadError::Protocol("a deliver frame with fewer records than deliveries".into())
+            })??;
+            let offset = delivery.offset.to_native();
+            let redelivered = delivery.flags.to_native() & DELIVERY_REDELIVERED != 0;
+            subscription.items.push(SettleItem {
+                offset,
+                attempt: delivery.attempt.to_native(),
+            });
+            if record.verify(0).is_err() {
+                self.report.corrupt += 1;
+                continue;
+            }
+            match Trace::decode(record.payload).filter(|trace| trace.run == self.run) {
+                Some(trace) => self.record(subscription, offset, redelivered, &trace),
+                None => self.report.foreign += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        subscription: &mut Subscription,
+        offset: u64,
+        redelivered: bool,
+        trace: &Trace,
+    ) {
+        let producer = trace.producer as usize;
+        let (Some(arrivals), Some(next_sequence)) = (
+            self.report.arrivals.get_mut(producer),
+            subscription.next_sequence.get_mut(producer),
+        ) else {
+            self.report.corrupt += 1;
+            return;
+        };
+        if !redelivered {
+            let in_order = offset >= subscription.next_offset && trace.sequence >= *next_sequence;
+            self.report.order_breaks += u64::from(!in_order);
+            subscription.next_offset = subscription.next_offset.max(offset + 1);
+            *next_sequence = (*next_sequence).max(trace.sequence + 1);
+        }
+        if !arrivals.note(trace.sequence, redelivered) {
+            return;
+        }
+        *self.received += 1;
+        if trace.intended_ns >= self.measure_from {
+            if let Some(row) = self.report.receive.get_mut(subscription.target.row) {
+                row.record(self.now.saturating_sub(trace.intended_ns), 1);
+            }
+        }
+    }
+
+    fn settle_confirm(&mut self, sampled: Option<Sampled>, body: &[u8]) -> Result<(), LoadError> {
+        let confirm = codec::decode::<SettleConfirm>(body)?;
+        self.report.settles_refused += confirm.refused.len() as u64;
+        if let Some(sampled) = sampled.filter(|sampled| sampled.measured) {
+            if let Some(row) = self.report.settle.get_mut(sampled.row) {
+                row.record(self.now.saturating_sub(sampled.received_ns), 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn other_frame(header: &FrameHeader, body: &[u8]) -> LoadError {
+    match Kind::from_raw(header.kind) {
+        Some(Kind::Error) => conn::refusal("the consumer", body),
+        Some(Kind::GoingAway) => LoadError::Closed("the server is going away"),
+        _ => conn::unexpected("consuming", header),
+    }
+}

@@ -1,0 +1,96 @@
+//! Reading the logs of a data directory without starting a server.
+//!
+//! Changes nothing and takes no lock: of a directory whose server runs it
+//! shows some recent moment.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use thiserror::Error;
+
+use super::{data_directory::shard_directory, fs_disk::FsDisk, machine};
+use crate::{
+    io::{Disk, DiskError},
+    log::{self, BootId, CleanMarker, Inspected, Inspection, SuperblockError, CLEAN_FILE},
+};
+
+/// Where the server keeps boot-scoped records of a latch.
+const BOOT_DIRECTORIES: [&str; 2] = ["/run/tidegate", "/dev/shm/tidegate"];
+/// A clean marker file is small; a larger one is none.
+const MAX_CLEAN_BYTES: u64 = 1 << 20;
+
+/// Why a directory's logs could not be read. Each is one sentence for the user.
+#[derive(Debug, Error)]
+pub enum OfflineError {
+    #[error("{} is not a Tidegate data directory: it has no readable file `identity` ({source})", path.display())]
+    NoDirectory { path: PathBuf, source: io::Error },
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot read {}: {source}", path.display())]
+    Disk { path: PathBuf, source: DiskError },
+    #[error("the log in {} cannot be read: {source}", path.display())]
+    Log {
+        path: PathBuf,
+        source: SuperblockError,
+    },
+}
+
+/// Walks each log of `data` in shard order, shows every batch to `visit`, and
+/// then hands the log's summary to `done`.
+///
+/// # Errors
+/// See [`OfflineError`]; a log that cannot be read ends the walk.
+pub fn inspect_directory(
+    data: &Path,
+    visit: &mut dyn FnMut(u16, Inspected<'_>),
+    done: &mut dyn FnMut(u16, Inspection),
+) -> Result<(), OfflineError> {
+    let identity = data.join("identity");
+    fs::metadata(&identity).map_err(|source| OfflineError::NoDirectory {
+        path: data.to_owned(),
+        source,
+    })?;
+    let boot_id = machine::boot_id().map_err(|source| OfflineError::Read {
+        path: "/proc/sys/kernel/random/boot_id".into(),
+        source,
+    })?;
+    let markers = clean_markers(data)?;
+    // The first one that the server could use is the one it used.
+    let boot = BOOT_DIRECTORIES
+        .iter()
+        .find_map(|path| FsDisk::open(*path).ok());
+    let boot = boot.as_ref().map(|disk| disk as &dyn Disk);
+    for shard in 0..u16::MAX {
+        let path = shard_directory(data, shard);
+        if !path.is_dir() {
+            break;
+        }
+        let disk = FsDisk::open(&path).map_err(|source| OfflineError::Disk {
+            path: path.clone(),
+            source,
+        })?;
+        let inspection = log::inspect(&disk, BootId(boot_id), &markers, boot, &mut |batch| {
+            visit(shard, batch);
+        })
+        .map_err(|source| OfflineError::Log { path, source })?;
+        done(shard, inspection);
+    }
+    Ok(())
+}
+
+/// The clean markers of the last stop; none when it was not clean.
+fn clean_markers(data: &Path) -> Result<Vec<CleanMarker>, OfflineError> {
+    let path = data.join(CLEAN_FILE);
+    let size = match fs::metadata(&path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(OfflineError::Read { path, source }),
+    };
+    if size > MAX_CLEAN_BYTES {
+        return Ok(Vec::new());
+    }
+    let bytes = fs::read(&path).map_err(|source| OfflineError::Read { path, source })?;
+    Ok(CleanMarker::decode_all(&bytes).unwrap_or_default())
+}

@@ -1,0 +1,53 @@
+//! `tidegate serve`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use argh::FromArgs;
+
+use crate::config::{parse_size, Overrides, ServeOptions};
+
+/// Run the server in the foreground until SIGTERM or SIGINT, which drain it:
+/// it stops accepting, finishes what is under way, syncs, and marks its data
+/// directory as cleanly closed.
+#[derive(Debug, FromArgs)]
+#[argh(subcommand, name = "serve", help_triggers("-h", "--help"))]
+pub struct Serve {
+    /// data directory, made when missing (default: ./tidegate-data)
+    #[argh(option, arg_name = "dir")]
+    data: Option<PathBuf>,
+
+    /// address to listen on; port 0 takes a free one (default: 127.0.0.1:7420)
+    #[argh(option, arg_name = "addr")]
+    listen: Option<String>,
+
+    /// number of shards, 1 to 64; fixed when the data directory is made
+    /// (default: one per core)
+    #[argh(option, arg_name = "n")]
+    shards: Option<u16>,
+
+    /// configuration file (TOML); options given here win over it (default: none)
+    #[argh(option, arg_name = "file")]
+    config: Option<PathBuf>,
+
+    /// size of a log segment, in bytes or like 64MiB (default: 64MiB)
+    #[argh(option, arg_name = "size", from_str_fn(parse_size))]
+    segment_size: Option<u64>,
+}
+
+impl Serve {
+    pub fn run(self) -> ExitCode {
+        let overrides = Overrides {
+            data: self.data,
+            listen: self.listen,
+            shards: self.shards,
+            segment_bytes: self.segment_size,
+        };
+        match ServeOptions::load(self.config.as_deref(), overrides) {
+            Ok(options) => crate::serve::run(options),
+            Err(error) => {
+                eprintln!("tidegate: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Running one command against a server.
+
+use std::{future::Future, process::ExitCode, time::Duration};
+
+use client::Client;
+
+use super::{failure::Failure, output::Output};
+
+/// Where a server listens unless it is told otherwise.
+pub fn default_server() -> String {
+    "127.0.0.1:7420".to_owned()
+}
+
+/// How long a command waits at its end for what is still under way.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connects, runs `command`, closes, and reports a failure.
+pub fn run<F, Fut>(server: &str, json: bool, command: F) -> ExitCode
+where
+    F: FnOnce(Client, Output) -> Fut,
+    Fut: Future<Output = Result<(), Failure>>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return report(Err(Failure::Runtime(error))),
+    };
+    let result = runtime.block_on(async {
+        let name = concat!("tidegate-cli/", env!("CARGO_PKG_VERSION"));
+        let client = Client::builder().name(name).connect(server).await?;
+        let result = command(client.clone(), Output::new(json)).await;
+        client.close(CLOSE_TIMEOUT).await;
+        result
+    });
+    // A read of standard input may still be under way and would be waited for.
+    runtime.shutdown_background();
+    report(result)
+}
+
+fn report(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("tidegate: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

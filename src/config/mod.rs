@@ -1,0 +1,472 @@
+//! How a server runs: defaults, configuration file, command line, in that order.
+//!
+//! Owns: the keys of the configuration file, their defaults and their bounds.
+//! Everything is checked before anything is opened; unknown keys and values
+//! without a unit are refused with the place in the file.
+
+mod units;
+
+use std::{
+    fs, io,
+    net::{SocketAddr, ToSocketAddrs},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+pub use units::{parse_duration, parse_size, show_duration};
+use units::{Interval, Size};
+
+/// Which way durable batches go to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SyncChoice {
+    /// The device probe at start-up chooses.
+    Auto,
+    Dsync,
+    Fdatasync,
+}
+
+/// What the server writes to its standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+/// How a server runs, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServeOptions {
+    /// Data directory, made when missing.
+    pub data: PathBuf,
+    /// Address of the one port for all shards.
+    pub listen: SocketAddr,
+    /// 1 to 64; `None`: as the directory says, one per core for a new one.
+    pub shards: Option<u16>,
+    /// Bytes of a log segment: a multiple of 4 KiB, 1 MiB to 1 GiB.
+    pub segment_bytes: u64,
+    /// Pace of syncs nobody demanded; zero = off.
+    pub background_sync_interval: Duration,
+    pub sync_method: SyncChoice,
+    /// Tail cache per shard, bytes.
+    pub cache_bytes: u64,
+    /// Appended but unwritten bytes per log; above it publishes are refused.
+    pub backlog_bytes: u64,
+    /// Ready spare segments per log.
+    pub spare_segments: u32,
+    /// Below 2^24.
+    pub node_id: u32,
+    /// Data groups of a new directory.
+    pub data_groups: u32,
+    /// Publish bytes that a connection may have unanswered.
+    pub window_bytes: u32,
+    /// `None`: as many as descriptors allow.
+    pub max_connections: Option<u64>,
+    pub log_level: LogLevel,
+    /// Memory registered with io_uring per shard, bytes.
+    pub io_memory_bytes: u64,
+    /// Pin shard N to core N.
+    pub pin_cores: bool,
+    /// Run on file systems that do not write in place; for tests.
+    pub allow_any_file_system: bool,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            data: PathBuf::from("tidegate-data"),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
+            shards: None,
+            segment_bytes: 64 << 20,
+            background_sync_interval: Duration::from_millis(100),
+            sync_method: SyncChoice::Auto,
+            cache_bytes: 32 << 20,
+            backlog_bytes: 32 << 20,
+            spare_segments: 1,
+            node_id: 1,
+            data_groups: 32,
+            window_bytes: 16 << 20,
+            max_connections: None,
+            log_level: LogLevel::Info,
+            io_memory_bytes: 4 << 20,
+            pin_cores: true,
+            allow_any_file_system: false,
+        }
+    }
+}
+
+/// Why the configuration was not accepted. Each is one sentence for the user.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("cannot read the configuration file {}: {source}; check the path given to --config", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("configuration file {}, line {line}: {problem}", path.display())]
+    Parse {
+        path: PathBuf,
+        line: usize,
+        problem: String,
+    },
+    #[error("{key} is {value}, which is outside its range; choose {range}")]
+    Range {
+        key: &'static str,
+        value: String,
+        range: &'static str,
+    },
+    #[error("{text:?} is not an address to listen on ({problem}); write one like 127.0.0.1:7420")]
+    Address { text: String, problem: String },
+}
+
+/// The keys of a configuration file, as text has them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    data: Option<PathBuf>,
+    listen: Option<String>,
+    shards: Option<u16>,
+    segment_size: Option<Size>,
+    background_sync_interval: Option<Interval>,
+    sync_method: Option<SyncChoice>,
+    cache_size: Option<Size>,
+    backlog_limit: Option<Size>,
+    spare_segments: Option<u32>,
+    node_id: Option<u32>,
+    data_groups: Option<u32>,
+    window_size: Option<Size>,
+    max_connections: Option<u64>,
+    log_level: Option<LogLevel>,
+    io_memory: Option<Size>,
+    pin_cores: Option<bool>,
+    allow_any_file_system: Option<bool>,
+}
+
+/// What the command line says; it wins over the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    pub data: Option<PathBuf>,
+    pub listen: Option<String>,
+    pub shards: Option<u16>,
+    pub segment_bytes: Option<u64>,
+}
+
+impl ServeOptions {
+    /// Reads `file`, if any, and puts defaults below and `overrides` above it.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: unreadable, unknown key, wrong type or unit, out of range.
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
+        let parsed = match file {
+            Some(path) => read_file(path)?,
+            None => File::default(),
+        };
+        ServeOptions::combine(parsed, overrides)
+    }
+
+    fn combine(file: File, overrides: Overrides) -> Result<Self, ConfigError> {
+        let default = ServeOptions::default();
+        let listen = overrides.listen.or(file.listen);
+        let options = ServeOptions {
+            data: overrides.data.or(file.data).unwrap_or(default.data),
+            listen: listen.map_or(Ok(default.listen), |text| address(&text))?,
+            shards: overrides.shards.or(file.shards),
+            segment_bytes: overrides
+                .segment_bytes
+                .or(file.segment_size.map(|size| size.0))
+                .unwrap_or(default.segment_bytes),
+            background_sync_interval: file
+                .background_sync_interval
+                .map_or(default.background_sync_interval, |interval| interval.0),
+            sync_method: file.sync_method.unwrap_or(default.sync_method),
+            cache_bytes: file.cache_size.map_or(default.cache_bytes, |size| size.0),
+            backlog_bytes: file
+                .backlog_limit
+                .map_or(default.backlog_bytes, |size| size.0),
+            spare_segments: file.spare_segments.unwrap_or(default.spare_segments),
+            node_id: file.node_id.unwrap_or(default.node_id),
+            data_groups: file.data_groups.unwrap_or(default.data_groups),
+            window_bytes: file.window_size.map_or(default.window_bytes, |size| {
+                u32::try_from(size.0).unwrap_or(u32::MAX)
+            }),
+            max_connections: file.max_connections,
+            log_level: file.log_level.unwrap_or(default.log_level),
+            io_memory_bytes: file
+                .io_memory
+                .map_or(default.io_memory_bytes, |size| size.0),
+            pin_cores: file.pin_cores.unwrap_or(default.pin_cores),
+            allow_any_file_system: file
+                .allow_any_file_system
+                .unwrap_or(default.allow_any_file_system),
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let in_range = |key, value: u64, good: bool, range| {
+            let value = value.to_string();
+            if good {
+                Ok(())
+            } else {
+                Err(ConfigError::Range { key, value, range })
+            }
+        };
+        let within = |key, value: u64, low: u64, high: u64, range| {
+            in_range(key, value, (low..=high).contains(&value), range)
+        };
+        if let Some(shards) = self.shards {
+            within("shards", shards.into(), 1, 64, "1 to 64")?;
+        }
+        let segment = self.segment_bytes;
+        in_range(
+            "segment_size",
+            segment,
+            (1 << 20..=1 << 30).contains(&segment) && segment.is_multiple_of(4096),
+            "a multiple of 4KiB from 1MiB to 1GiB",
+        )?;
+        let interval = self.background_sync_interval.as_millis();
+        let interval = u64::try_from(interval).unwrap_or(u64::MAX);
+        within(
+            "background_sync_interval (in ms)",
+            interval,
+            0,
+            3_600_000,
+            "0 (off) to 1h",
+        )?;
+        within(
+            "cache_size",
+            self.cache_bytes,
+            1 << 20,
+            1 << 40,
+            "1MiB to 1024GiB",
+        )?;
+        within(
+            "backlog_limit",
+            self.backlog_bytes,
+            1 << 20,
+            1 << 40,
+            "1MiB to 1024GiB",
+        )?;
+        within(
+            "spare_segments",
+            self.spare_segments.into(),
+            1,
+            64,
+            "1 to 64",
+        )?;
+        within(
+            "node_id",
+            self.node_id.into(),
+            1,
+            (1 << 24) - 1,
+            "1 to 16777215",
+        )?;
+        within("data_groups", self.data_groups.into(), 2, 1024, "2 to 1024")?;
+        within(
+            "window_size",
+            self.window_bytes.into(),
+            64 << 10,
+            1 << 30,
+            "64KiB to 1GiB",
+        )?;
+        if let Some(connections) = self.max_connections {
+            within("max_connections", connections, 1, 1 << 20, "1 to 1048576")?;
+        }
+        within(
+            "io_memory",
+            self.io_memory_bytes,
+            64 << 10,
+            1 << 30,
+            "64KiB to 1GiB",
+        )
+    }
+}
+
+fn read_file(path: &Path) -> Result<File, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        ConfigError::Parse {
+            path: path.to_owned(),
+            line: 1 + text.as_bytes()[..at]
+                .iter()
+                .filter(|b| **b == b'\n')
+                .count(),
+            problem: error.message().replace('\n', " "),
+        }
+    })
+}
+
+/// An address, or a name with a port that resolves to one.
+fn address(text: &str) -> Result<SocketAddr, ConfigError> {
+    let problem = |problem: String| ConfigError::Address {
+        text: text.to_owned(),
+        problem,
+    };
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| problem(error.to_string()))?;
+    found
+        .next()
+        .ok_or_else(|| problem("the name has no address".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<ServeOptions, ConfigError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tidegate.toml");
+        fs::write(&path, text).unwrap();
+        ServeOptions::load(Some(&path), Overrides::default())
+    }
+
+    #[test]
+    fn without_a_file_everything_has_its_default() {
+        let options = ServeOptions::load(None, Overrides::default()).unwrap();
+        assert_eq!(options, ServeOptions::default());
+        assert_eq!(options.listen.to_string(), "127.0.0.1:7420");
+        assert_eq!(load("").unwrap(), options);
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let options = load(
+            r#"
+            data = "/srv/tidegate"
+            listen = "0.0.0.0:1234"
+            shards = 3
+            segment_size = "16MiB"
+            background_sync_interval = "0"
+            sync_method = "fdatasync"
+            cache_size = "1GiB"
+            backlog_limit = "8MiB"
+            spare_segments = 2
+            node_id = 9
+            data_groups = 8
+            window_size = "128KiB"
+            max_connections = 500
+            log_level = "debug"
+            io_memory = "1MiB"
+            pin_cores = false
+            allow_any_file_system = true
+            "#,
+        )
+        .unwrap();
+        let expected = ServeOptions {
+            data: "/srv/tidegate".into(),
+            listen: "0.0.0.0:1234".parse().unwrap(),
+            shards: Some(3),
+            segment_bytes: 16 << 20,
+            background_sync_interval: Duration::ZERO,
+            sync_method: SyncChoice::Fdatasync,
+            cache_bytes: 1 << 30,
+            backlog_bytes: 8 << 20,
+            spare_segments: 2,
+            node_id: 9,
+            data_groups: 8,
+            window_bytes: 128 << 10,
+            max_connections: Some(500),
+            log_level: LogLevel::Debug,
+            io_memory_bytes: 1 << 20,
+            pin_cores: false,
+            allow_any_file_system: true,
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.toml");
+        fs::write(&path, "shards = 3\ndata = \"x\"\nsegment_size = \"2MiB\"").unwrap();
+        let overrides = Overrides {
+            data: Some("y".into()),
+            listen: Some("localhost:0".into()),
+            shards: Some(1),
+            segment_bytes: Some(4 << 20),
+        };
+        let options = ServeOptions::load(Some(&path), overrides).unwrap();
+        assert_eq!(options.data, Path::new("y"));
+        assert!(options.listen.ip().is_loopback());
+        assert_eq!((options.shards, options.segment_bytes), (Some(1), 4 << 20));
+    }
+
+    #[test]
+    fn unknown_keys_are_named_with_their_line() {
+        let error = load("shards = 1\nsegmentsize = \"1MiB\"")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("line 2"), "{error}");
+        assert!(error.contains("unknown field `segmentsize`"), "{error}");
+        assert!(error.contains("segment_size"), "{error}");
+        assert!(!error.contains('\n'), "one sentence: {error}");
+    }
+
+    #[test]
+    fn wrong_units_and_types_are_refused_with_the_right_form() {
+        let cases = [
+            ("segment_size = \"64MB\"", "like 64MiB"),
+            ("segment_size = 64", "like \"64MiB\""),
+            ("segment_size = \"67108864\"", "has no unit"),
+            ("background_sync_interval = 100", "like \"100ms\""),
+            ("background_sync_interval = \"100\"", "like 100ms"),
+            ("background_sync_interval = \"0.1s\"", "like 100ms"),
+            ("sync_method = \"sometimes\"", "fdatasync"),
+            ("log_level = \"loud\"", "debug"),
+            ("shards = \"two\"", "invalid type"),
+            ("shards = -1", "-1"),
+            ("pin_cores = 1", "boolean"),
+            ("listen = \"7420\"", "like 127.0.0.1:7420"),
+            ("shards = ", "line 1"),
+            ("[log]\nlevel = 1", "unknown field `log`"),
+        ];
+        for (text, expected) in cases {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(!error.contains('\n'), "one sentence: {error}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_the_range() {
+        let cases = [
+            "shards = 0",
+            "shards = 65",
+            "segment_size = \"1MiB1\"",
+            "segment_size = \"1KiB\"",
+            "segment_size = \"1048577B\"",
+            "background_sync_interval = \"2h\"",
+            "cache_size = \"0\"",
+            "backlog_limit = \"1B\"",
+            "spare_segments = 0",
+            "node_id = 0",
+            "node_id = 16777216",
+            "data_groups = 1",
+            "window_size = \"8GiB\"",
+            "max_connections = 0",
+            "io_memory = \"1KiB\"",
+        ];
+        for text in cases {
+            assert!(load(text).is_err(), "{text}");
+        }
+        let error = load("shards = 65").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "shards is 65, which is outside its range; choose 1 to 64"
+        );
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = ServeOptions::load(Some(Path::new("/no/such.toml")), Overrides::default());
+        assert!(error.unwrap_err().to_string().contains("/no/such.toml"));
+    }
+}
