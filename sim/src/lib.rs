@@ -7,9 +7,11 @@
 //! - [`LogDriver`]: runs a log writer's effects against it, completing them in
 //!   any order.
 //! - [`log_run`]: a seeded history of one log, checked at every restart.
+//! - [`engine_sim`]: a node with its clients, faults and an oracle.
 
 mod buffer;
 mod disk;
+pub mod engine_sim;
 mod log_driver;
 pub mod log_run;
 mod random;

@@ -1,60 +1,112 @@
-//! Accepts connections on the port that all shards share.
+//! Accepts connections on the port that all shards share, on a thread per
+//! shard: glommio's listener cannot set `SO_REUSEADDR`, without which a restart
+//! after a crash waits for the old connections' time to pass.
 
-use std::{net::SocketAddr, rc::Rc, time::Duration};
+use std::{
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc,
+    },
+    thread,
+    time::Duration,
+};
 
 use futures_lite::AsyncWriteExt;
-use glommio::{
-    net::{TcpListener, TcpStream},
-    timer::sleep,
-};
+use socket2::{Domain, Socket, Type};
 use wire::error::ErrorCode;
 
-use super::{connection, fd, shard::Shard};
-use crate::engine::error_frame;
+use super::{
+    connection, fd,
+    mailbox::{Letter, Sender},
+    shard::{Report, Shard},
+};
+use crate::engine::{error_frame, Notice};
 
 /// Pause after a failed accept (no descriptor left, say): no spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections the kernel completes ahead of us.
+const BACKLOG: i32 = 1024;
 
-/// Binds one of the listeners of the shared port.
-///
-/// # Errors
-/// The address is taken or not ours.
-pub(super) fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address).map_err(std::io::Error::from)
+/// A shard's own listener.
+pub(super) struct Listener {
+    pub shard: u16,
+    pub mail: Sender,
+    pub reports: flume::Sender<Report>,
+    /// Set once the shard drains: what still comes is closed at once.
+    pub closed: Arc<AtomicBool>,
 }
 
-/// Accepts until the shard drains.
-pub(super) async fn run(shard: Rc<Shard>, listener: TcpListener) {
-    let mut complained = false;
-    loop {
-        match listener.accept().await {
-            Ok(stream) if shard.is_draining() => drop(stream),
-            Ok(stream) if shard.is_crowded() => {
-                shard.spawn(turn_away(stream));
-            }
-            Ok(stream) => {
-                complained = false;
-                // Connections that outlive a killed server in the kernel must
-                // not keep its successor from the port. Without it, it waits.
-                let _ = socket2::SockRef::from(&fd::borrow(&stream)).set_reuse_address(true);
-                let shard_too = shard.clone();
-                shard.spawn(async move {
-                    shard_too.count_connection(1);
-                    connection::accept(shard_too.clone(), stream).await;
-                    shard_too.count_connection(-1);
-                });
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut complained, true) {
-                    shard.problem(&format!("accepting connections fails: {error}; retrying"));
+/// Binds one of the listeners of the shared port.
+fn bind(address: SocketAddr) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
+}
+
+impl Listener {
+    /// Listens and accepts until the process ends.
+    ///
+    /// # Errors
+    /// The address is taken or not ours, or no thread is left.
+    pub(super) fn start(self, address: SocketAddr) -> std::io::Result<()> {
+        let socket = bind(address)?;
+        thread::Builder::new()
+            .name(format!("accept-{}", self.shard))
+            .spawn(move || self.run(&socket))?;
+        Ok(())
+    }
+
+    fn run(&self, socket: &Socket) {
+        let mut complained = false;
+        loop {
+            match socket.accept() {
+                Ok((stream, _)) => {
+                    complained = false;
+                    if self.closed.load(Ordering::Relaxed) {
+                        continue;
+                    }
+                    let letter = Letter::Accepted {
+                        socket: OwnedFd::from(stream),
+                    };
+                    if self.mail.send(letter).is_err() {
+                        return;
+                    }
                 }
-                sleep(ACCEPT_PAUSE).await;
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        let text = format!("accepting connections fails: {error}; retrying");
+                        let notice = Notice::Problem(text);
+                        // The receiver is gone only when the process ends.
+                        let _ = self.reports.send(Report::Notice {
+                            shard: self.shard,
+                            notice,
+                        });
+                    }
+                    thread::sleep(ACCEPT_PAUSE);
+                }
             }
         }
     }
 }
 
-async fn turn_away(mut stream: TcpStream) {
+/// Serves an accepted connection, or turns it away when there are too many.
+pub(super) async fn receive(shard: Rc<Shard>, socket: OwnedFd) {
+    if shard.is_crowded() {
+        return turn_away(socket).await;
+    }
+    shard.count_connection(1);
+    connection::accept(shard.clone(), fd::adopt(socket)).await;
+    shard.count_connection(-1);
+}
+
+async fn turn_away(socket: OwnedFd) {
+    let mut stream = fd::adopt(socket);
     let message =
         "the server has as many connections as it may; close some or raise max_connections";
     let bytes = error_frame(0, ErrorCode::LimitReached, message);

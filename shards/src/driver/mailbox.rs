@@ -11,6 +11,10 @@ const MAILBOX_LETTERS: usize = 4096;
 /// What reaches a shard from another thread.
 pub(super) enum Letter {
     Message(ShardMessage),
+    /// A connection that this shard's listener accepted.
+    Accepted {
+        socket: OwnedFd,
+    },
     /// A connection whose hello wished this shard.
     Adopt {
         socket: OwnedFd,

@@ -31,10 +31,8 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(600);
 /// A drain gives up after this.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
-/// The kernel closes the sockets of a killed server a little after its end,
-/// because io_uring used them: a restart waits this long for the port.
-const PORT_PATIENCE: Duration = Duration::from_secs(3);
-/// Descriptors kept for log files and the rest when connections are counted.
+/// Descriptors kept for log files and the rest when connections are counted;
+/// half of them where there are few.
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// Threads for what may block.
 const HELPER_THREADS: usize = 2;
@@ -324,7 +322,9 @@ impl Launch<'_> {
 
     /// Each connection holds two descriptors.
     fn most_connections(&self) -> i64 {
-        let by_descriptors = machine::descriptors().saturating_sub(RESERVED_DESCRIPTORS) / 2;
+        let descriptors = machine::descriptors();
+        let reserved = RESERVED_DESCRIPTORS.min(descriptors / 2);
+        let by_descriptors = descriptors.saturating_sub(reserved) / 2;
         let most = self
             .options
             .max_connections
@@ -341,6 +341,7 @@ fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
     let bind = || -> io::Result<SocketAddr> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // Not against connections of an earlier life that wait out their time.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(1)?;
@@ -349,15 +350,5 @@ fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
             .as_socket()
             .ok_or_else(|| io::Error::other("not an IP address"))
     };
-    let deadline = Instant::now() + PORT_PATIENCE;
-    loop {
-        match bind() {
-            Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline =>
-            {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            result => return result.map_err(|source| StartError::Listen { address, source }),
-        }
-    }
+    bind().map_err(|source| StartError::Listen { address, source })
 }

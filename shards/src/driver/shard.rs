@@ -6,7 +6,7 @@ use std::{
     os::fd::OwnedFd,
     rc::Rc,
     sync::{
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
         Arc,
     },
 };
@@ -20,7 +20,7 @@ use super::{
     clock,
     connection::{self, Socket},
     helper::Helper,
-    listener,
+    listener::{self, Listener},
     local_event::LocalEvent,
     mailbox::{Letter, Outbox, Receiver, Sender},
     segments::Segments,
@@ -91,6 +91,7 @@ pub(super) struct Shard {
     effects: RefCell<Vec<Effect<DmaBuffer>>>,
     next_connection: Cell<u64>,
     draining: Cell<bool>,
+    listener_closed: Arc<AtomicBool>,
     pub(super) latched: LocalEvent,
 }
 
@@ -107,6 +108,7 @@ impl Shard {
             effects: RefCell::default(),
             next_connection: Cell::new(1),
             draining: Cell::new(false),
+            listener_closed: Arc::new(AtomicBool::new(false)),
             latched: LocalEvent::default(),
         })
     }
@@ -281,6 +283,9 @@ impl Shard {
                     shard.count_connection(-1);
                 });
             }
+            Letter::Accepted { socket } => {
+                self.spawn(listener::receive(self.clone(), socket));
+            }
             Letter::Segment { sequence, result } => self.segment_prepared(sequence, result),
             Letter::Accept => self.listen(),
             Letter::Drain => {
@@ -290,12 +295,15 @@ impl Shard {
         }
     }
 
-    fn listen(self: &Rc<Self>) {
-        match listener::bind(self.parts.listen) {
-            Ok(listener) => {
-                self.spawn(listener::run(self.clone(), listener));
-                self.report(Report::Listening { shard: self.number });
-            }
+    fn listen(&self) {
+        let listener = Listener {
+            shard: self.number,
+            mail: self.parts.own_mail.clone(),
+            reports: self.parts.reports.clone(),
+            closed: self.listener_closed.clone(),
+        };
+        match listener.start(self.parts.listen) {
+            Ok(()) => self.report(Report::Listening { shard: self.number }),
             Err(error) => self.report(Report::Failed {
                 shard: self.number,
                 reason: format!("cannot listen on {}: {error}", self.parts.listen),
@@ -382,15 +390,12 @@ impl Shard {
 
     // --- the end ---
 
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining.get()
-    }
-
     /// Stops admitting, lets what is in flight finish, makes everything durable.
     async fn drain(self: &Rc<Self>) {
         if self.draining.replace(true) {
             return;
         }
+        self.listener_closed.store(true, Ordering::Relaxed);
         self.event(Event::Drain);
         let mut quiet = false;
         for _ in 0..DRAIN_ROUNDS {

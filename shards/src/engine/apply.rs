@@ -419,7 +419,7 @@ impl<B: BatchBuffer> Engine<B> {
             ) => {
                 self.began_generation(key, generation, first_lost);
             }
-            _ => {}
+            (_, origin) => self.answer_gone(origin),
         }
     }
 

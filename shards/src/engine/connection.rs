@@ -11,6 +11,8 @@ use wire::{
 pub(super) const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 /// Output above which the driver should stop reading the connection.
 pub(super) const OUTPUT_FULL_BYTES: usize = 8 << 20;
+/// Longest text of an error.
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// Subscriptions of one connection.
 pub(super) const MAX_SUBSCRIPTIONS: usize = 16_384;
 
@@ -96,15 +98,19 @@ impl Connection {
         correlation: u64,
         code: ErrorCode,
         outcome: Outcome,
-        message: String,
+        mut message: String,
     ) {
+        // What a peer sent may be quoted in it: an error must always fit.
+        let fits = |at: &usize| message.is_char_boundary(*at);
+        let end = (0..=MAX_MESSAGE_BYTES).rev().find(fits).unwrap_or(0);
+        message.truncate(end);
         let body = Error {
             code: code as u16,
             outcome: outcome as u8,
             message,
             extensions: Vec::new(),
         };
-        // A message is far below the frame limit: nothing to report if not.
+        // Now far below the frame limit: cannot fail.
         let _ = codec::encode(&mut self.output, correlation, &body);
     }
 

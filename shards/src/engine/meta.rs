@@ -482,6 +482,9 @@ impl<B: BatchBuffer> Engine<B> {
                 return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
             }
         };
+        if let Err(error) = check_name(name) {
+            return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string());
+        }
         match self.directory.by_name(name) {
             Some(queue) => {
                 let queue = self.directory.describe(queue);

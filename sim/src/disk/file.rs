@@ -97,6 +97,26 @@ impl SimFile {
         }
     }
 
+    /// Whether a power cut would leave these bytes as a read shows them.
+    pub(super) fn is_safe(&self, from: usize, to: usize) -> bool {
+        let clean = || {
+            self.dirty
+                .range(from / SECTOR_BYTES..to.div_ceil(SECTOR_BYTES))
+        };
+        self.durable.get(from..to) == self.current.get(from..to)
+            && self.current.len() >= to
+            && clean().all(|(sector, versions)| self.are_alike(*sector, versions, from, to))
+    }
+
+    /// Whether every unsynced version agrees with what is safe, between `from` and `to`.
+    fn are_alike(&self, sector: usize, versions: &[Vec<u8>], from: usize, to: usize) -> bool {
+        let start = sector * SECTOR_BYTES;
+        versions.iter().all(|version| {
+            let (low, high) = (from.max(start), to.min(start + version.len()));
+            low >= high || version.get(low - start..high - start) == self.durable.get(low..high)
+        })
+    }
+
     pub(super) fn flip(&mut self, offset: usize, mask: u8) {
         self.current[offset] ^= mask;
         self.durable[offset] ^= mask;

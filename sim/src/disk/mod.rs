@@ -245,6 +245,22 @@ impl SimDisk {
         self.state.borrow_mut().note(what, a, b);
     }
 
+    /// Whether bytes `from..to` of the file would outlive a power cut now.
+    pub fn is_safe(&self, name: &str, from: u64, to: u64) -> bool {
+        let state = self.state.borrow();
+        let named = state.names.get(name) == state.safe_names.get(name);
+        let file = state.names.get(name).and_then(|file| state.files.get(file));
+        named && file.is_some_and(|file| file.is_safe(from as usize, to as usize))
+    }
+
+    /// What a read of `len` bytes at `offset` shows, if the file has them.
+    pub fn read(&self, name: &str, offset: u64, len: u64) -> Option<Vec<u8>> {
+        let state = self.state.borrow();
+        let file = state.files.get(state.names.get(name)?)?;
+        let bytes = file.current.get(offset as usize..(offset + len) as usize)?;
+        Some(bytes.to_vec())
+    }
+
     /// What a read of the whole file shows.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state.borrow();

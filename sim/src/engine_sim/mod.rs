@@ -1,0 +1,207 @@
+//! The engine simulator: one node, its shards, its clients, on simulated
+//! disks, clocks and sockets, in one thread, from one seed.
+//!
+//! It runs the engine that ships and does what the driver does: effects into
+//! I/O that completes late and in any order, completions into events, many
+//! events into a turn. Clients speak real frames. The process crashes, the
+//! power goes, writes and syncs fail, the disk is full, the clock steps.
+//!
+//! Owns the oracle: what clients were told is held against what they are told
+//! later, and against the simulated disk itself.
+//!
+//! 1. A seed and a scenario are a run, bit for bit.
+//! 2. Whatever a run finds is an `Err` with a sentence; it never panics.
+//!
+//! Modules: [`settings`] (what a run is made of), `world` (what happens when),
+//! `node` and `driver` (the machine), `lives` (start, latch, crash), `client`,
+//! `sending`, `receiving`, `traffic` (the clients), `journal` and `audit` (the
+//! oracle), `record` (payloads that say who they are), `trace`.
+
+mod audit;
+mod client;
+mod driver;
+mod journal;
+mod lives;
+mod node;
+mod receiving;
+mod record;
+mod requests;
+#[cfg(test)]
+mod scenarios;
+mod sending;
+pub mod settings;
+mod trace;
+mod traffic;
+mod world;
+
+use std::fmt;
+
+use crate::Random;
+use settings::Settings;
+pub use settings::SCENARIOS;
+pub use trace::Trace;
+use world::{Fault, Happening, World};
+
+type Checked<T> = Result<T, String>;
+
+/// What a run did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    pub confirmed: u64,
+    pub delivered: u64,
+    pub settled: u64,
+    /// Records that loss reports named, counted at each audit.
+    pub lost: u64,
+    pub opens: u64,
+    pub power_cuts: u64,
+    pub latches: u64,
+    pub simulated_ms: u64,
+    pub trace: Trace,
+}
+
+/// A promise that was broken.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub seed: u64,
+    pub scenario: String,
+    pub message: String,
+    pub trace: Trace,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {} in {}: {}",
+            self.seed, self.scenario, self.message
+        )
+    }
+}
+
+/// Runs a seed in a scenario (one of [`SCENARIOS`]).
+///
+/// # Errors
+/// The first promise that was broken, with the end of what happened.
+pub fn run(seed: u64, scenario: &str) -> Result<Summary, Box<Failure>> {
+    let mut random = Random::new(seed);
+    let settings = Settings::draw(&mut random, scenario);
+    let mut world = World::new(random, settings);
+    match world.lives() {
+        Ok(()) => Ok(world.summary()),
+        Err(message) => Err(Box::new(Failure {
+            seed,
+            scenario: scenario.to_owned(),
+            message,
+            trace: world.trace,
+        })),
+    }
+}
+
+impl World {
+    fn summary(&self) -> Summary {
+        Summary {
+            confirmed: self.journal.confirmed,
+            delivered: self.journal.delivered,
+            settled: self.journal.settled,
+            lost: self.journal.lost,
+            opens: self.node.opens,
+            power_cuts: self.node.power_cuts,
+            latches: self.node.latches,
+            simulated_ms: self.now_us / 1000,
+            trace: self.trace.clone(),
+        }
+    }
+
+    /// A whole run: lives under load and faults, then heal, drain, check,
+    /// restart everything, check, and once more.
+    fn lives(&mut self) -> Checked<()> {
+        let line = format!("{:?}", self.settings);
+        self.note(format_args!("{line}"));
+        for _ in 0..self.settings.lives {
+            self.start_and_audit()?;
+            self.live()?;
+        }
+        self.start_and_audit()?;
+        self.heal()?;
+        self.drain_queues()?;
+        self.audit(false)?;
+        for _ in 0..2 {
+            self.end_life()?;
+            self.start_and_audit()?;
+        }
+        Ok(())
+    }
+
+    fn start_and_audit(&mut self) -> Checked<()> {
+        for _ in 0..12 {
+            self.start()?;
+            let audited = self.audit(true);
+            if !self.node.down {
+                return audited;
+            }
+            // The process died under the audit; what it saw until then counts.
+        }
+        Err("no life outlasts its audit".to_owned())
+    }
+
+    fn live(&mut self) -> Checked<()> {
+        self.plan_faults();
+        self.set_busy();
+        let life_ms = 1 + self.random.below(self.settings.life_ms);
+        self.pass(life_ms)?;
+        self.busy = false;
+        self.end_life()
+    }
+
+    fn plan_faults(&mut self) {
+        let rates = self.settings.rates;
+        let life_us = self.settings.life_ms * 1000;
+        let shard = self.random.below(u64::from(self.settings.shards)) as u16;
+        if self.random.chance(rates.io_error, 100) {
+            let after = self.random.below(life_us);
+            let fault = match self.random.chance(1, 2) {
+                true => Fault::Write { shard },
+                false => Fault::Sync { shard },
+            };
+            self.plan(after, Happening::Fault(fault));
+        }
+        if self.random.chance(rates.disk_full, 100) {
+            let after = self.random.below(life_us);
+            let for_us = self.random.below(life_us * 2);
+            self.plan(after, Happening::Fault(Fault::DiskFull { shard, for_us }));
+        }
+        if self.random.chance(rates.clock_step, 100) {
+            let after = self.random.below(life_us);
+            let ms = self.random.pick(&[-3_600_000, -1_000, 1_000, 3_600_000]);
+            self.plan(after, Happening::Fault(Fault::ClockStep { ms }));
+        }
+    }
+
+    /// The process ends one way or another.
+    fn end_life(&mut self) -> Checked<()> {
+        if self.node.down {
+            return Ok(());
+        }
+        if self.random.chance(self.settings.rates.clean_stop, 100) {
+            self.begin_drain();
+            let clean = self.finish_drain()?;
+            self.note(format_args!("stopped, clean {clean}"));
+            if self.random.chance(1, 2) {
+                self.crash(true);
+            }
+            return Ok(());
+        }
+        let power = self.random.chance(self.settings.rates.power_cut, 100);
+        self.crash(power);
+        Ok(())
+    }
+
+    /// Faults end, and whatever is under way comes to its end.
+    fn heal(&mut self) -> Checked<()> {
+        self.busy = false;
+        for sim in &self.node.shards {
+            sim.disk.set_free_bytes(None);
+        }
+        self.pass(100)
+    }
+}

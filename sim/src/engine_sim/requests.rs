@@ -1,0 +1,152 @@
+//! What a client waits for an answer to.
+
+use wire::vocabulary::{Mode, SettleKind};
+
+use super::journal::Key;
+
+/// One delivery a client knows of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    pub key: Key,
+    pub subscription: u32,
+    pub generation: u32,
+    pub offset: u64,
+    pub attempt: u32,
+    pub id: u64,
+}
+
+/// A request on its way.
+#[derive(Debug, Clone)]
+pub(super) enum Request {
+    Declare {
+        name: String,
+        mode: Mode,
+        lease_ms: u64,
+    },
+    Delete {
+        queue_id: u64,
+    },
+    Publish {
+        batch: usize,
+        bytes: u64,
+    },
+    Subscribe {
+        key: Key,
+        subscription: u32,
+    },
+    Unsubscribe {
+        subscription: u32,
+    },
+    Settle {
+        kind: SettleKind,
+        items: Vec<Held>,
+        confirm: bool,
+        delay_ms: u64,
+        sent_us: u64,
+        /// The items are this connection's; otherwise all must be refused.
+        own: bool,
+    },
+    Info {
+        key: Key,
+    },
+    Frontiers {
+        key: Key,
+    },
+    Barrier {
+        key: Key,
+        /// Generation, and the end of what was confirmed when it was sent.
+        confirmed: (u32, u64),
+    },
+    Peek {
+        key: Key,
+        from: u64,
+    },
+    Purge {
+        key: Key,
+    },
+    Locate {
+        name: String,
+    },
+    List,
+    Ping,
+}
+
+impl Request {
+    /// The partition it is about, if one.
+    pub fn key(&self) -> Option<Key> {
+        match self {
+            Request::Subscribe { key, .. }
+            | Request::Info { key }
+            | Request::Frontiers { key }
+            | Request::Barrier { key, .. }
+            | Request::Peek { key, .. }
+            | Request::Purge { key } => Some(*key),
+            Request::Settle { items, .. } => items.first().map(|item| item.key),
+            _ => None,
+        }
+    }
+}
+
+/// What came back, for those who wait for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The connection died first.
+    Gone,
+    Error {
+        code: u16,
+        unknown: bool,
+    },
+    Queue {
+        queue_id: u64,
+        created: bool,
+    },
+    Info(Info),
+    Peeked(Vec<Seen>),
+    Frontiers {
+        generation: u32,
+        written_next: u64,
+        durable_next: u64,
+    },
+    Confirmed {
+        durable: bool,
+        generation: u32,
+        first_offset: u64,
+    },
+    Settled {
+        accepted: u32,
+        durable: bool,
+    },
+    Done,
+}
+
+/// A peeked record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub offset: u64,
+    pub id: u64,
+    pub attempts: u32,
+}
+
+/// A queue info's numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Info {
+    pub generation: u32,
+    pub written_next: u64,
+    pub durable_next: u64,
+    pub gated: u64,
+    pub ready: u64,
+    pub delayed: u64,
+    pub leased: u64,
+    pub acknowledged: u64,
+    pub dropped: u64,
+    pub purged: u64,
+    pub consumers: u32,
+    pub losses: Vec<(u32, u64)>,
+}
+
+impl Info {
+    /// Records that are not settled.
+    pub fn unsettled(&self) -> u64 {
+        self.gated + self.ready + self.delayed + self.leased
+    }
+}

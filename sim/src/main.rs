@@ -1,0 +1,81 @@
+//! Runs many seeds of the engine simulator.
+//!
+//! `cargo run --release -p tidegate-sim -- --seeds 10000`
+
+use std::io::Write;
+
+use argh::FromArgs;
+use tidegate_sim::engine_sim::{self, SCENARIOS};
+
+/// Run seeds of the engine simulator; stops at the first that breaks a promise.
+#[derive(FromArgs)]
+struct Options {
+    /// how many seeds (default 1000)
+    #[argh(option, default = "1000")]
+    seeds: u64,
+    /// the first seed (default 0)
+    #[argh(option, default = "0")]
+    from: u64,
+    /// one scenario only; all of them in turn if absent
+    #[argh(option)]
+    scenario: Option<String>,
+    /// lines of the failing run to show (default 60)
+    #[argh(option, default = "60")]
+    tail: usize,
+    /// go on after a failure and show only its first line
+    #[argh(switch)]
+    go_on: bool,
+}
+
+fn main() {
+    let options: Options = argh::from_env();
+    if let Some(name) = &options.scenario {
+        if !SCENARIOS.contains(&name.as_str()) {
+            eprintln!(
+                "no scenario is called {name:?}; there are {}",
+                SCENARIOS.join(", ")
+            );
+            std::process::exit(2);
+        }
+    }
+    if !run_all(&options) {
+        std::process::exit(1);
+    }
+}
+
+fn run_all(options: &Options) -> bool {
+    let (mut confirmed, mut lost, mut opens, mut failures) = (0, 0, 0, 0u64);
+    for seed in options.from..options.from.saturating_add(options.seeds) {
+        let turn = SCENARIOS[(seed % SCENARIOS.len() as u64) as usize];
+        let scenario = options.scenario.as_deref().unwrap_or(turn);
+        match engine_sim::run(seed, scenario) {
+            Ok(summary) => {
+                confirmed += summary.confirmed;
+                lost += summary.lost;
+                opens += summary.opens;
+            }
+            Err(failure) => {
+                failures += 1;
+                if !options.go_on {
+                    let tail = failure.trace.tail.iter();
+                    for line in tail.skip(failure.trace.tail.len().saturating_sub(options.tail)) {
+                        println!("{line}");
+                    }
+                }
+                println!("FAILED: {failure}");
+                if !options.go_on {
+                    println!("again: --seeds 1 --from {seed} --scenario {scenario}");
+                    return false;
+                }
+            }
+        }
+        if seed % 50 == 49 {
+            eprint!("\rseed {seed}: {opens} opens, {confirmed} confirmed, {lost} lost, {failures} failed ");
+            // Progress only: nothing is lost if it does not show.
+            let _ = std::io::stderr().flush();
+        }
+    }
+    eprintln!();
+    println!("{} seeds, {opens} opens, {confirmed} records confirmed, {lost} reported lost, {failures} failed", options.seeds);
+    failures == 0
+}
