@@ -199,7 +199,7 @@ fn foreign_directories_second_servers_and_taken_ports_are_refused() {
 
 /// A directory that a server used and left cleanly.
 fn used(shards: u16) -> TempDir {
-    let mut server = Server::start_with(shards, "", &[]);
+    let server = Server::start_with(shards, "", &[]);
     let mut peer = server.hello();
     let queue = peer.declare("used");
     peer.publish(queue, &[b"kept"]);

@@ -333,14 +333,6 @@ impl Peer {
         text
     }
 
-    /// Asks and gives the answer, whatever it is.
-    pub fn ask<T: Encode>(&mut self, body: &T) -> Frame {
-        self.send(77, body);
-        let frame = self.frame().expect("not closed");
-        assert_eq!(frame.0.correlation, 77);
-        frame
-    }
-
     pub fn ping(&mut self) {
         self.send(99, &Ping::default());
         let (header, _) = self.expect(Kind::Pong);
