@@ -51,7 +51,7 @@ encodes! {
 /// A server process on a directory of its own; killed when dropped, and then
 /// nothing on its standard error may look like a panic.
 pub struct Server {
-    pub directory: TempDir,
+    directory: Option<TempDir>,
     child: Child,
     pub address: SocketAddr,
     errors: Arc<Mutex<String>>,
@@ -66,12 +66,22 @@ impl Server {
     /// lines of a configuration file.
     pub fn start_with(shards: u16, limits: &str, config: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
+        let shards = format!("--shards {shards}");
+        Self::launch(directory, &shards, limits, config)
+    }
+
+    /// On a directory that a server left.
+    pub fn again(directory: TempDir) -> Self {
+        Self::launch(directory, "", "", &[])
+    }
+
+    fn launch(directory: TempDir, shards: &str, limits: &str, config: &[&str]) -> Self {
         let file = directory.path().join("tidegate.toml");
         let text = format!("segment_size = \"4MiB\"\n{}\n", config.join("\n"));
         std::fs::write(&file, text).expect("written");
         let limits = if limits.is_empty() { ":" } else { limits };
         let script = format!(
-            "{limits}; exec '{}' serve --listen 127.0.0.1:0 --shards {shards} --data '{}' --config '{}'",
+            "{limits}; exec '{}' serve --listen 127.0.0.1:0 {shards} --data '{}' --config '{}'",
             env!("CARGO_BIN_EXE_tidegate"),
             directory.path().join("data").display(),
             file.display()
@@ -96,7 +106,7 @@ impl Server {
             .parse()
             .expect("an address");
         Server {
-            directory,
+            directory: Some(directory),
             child,
             address,
             errors,
@@ -104,11 +114,21 @@ impl Server {
     }
 
     pub fn data(&self) -> PathBuf {
-        self.directory.path().join("data")
+        let directory = self.directory.as_ref().expect("not stopped");
+        directory.path().join("data")
     }
 
-    pub fn process(&self) -> u32 {
-        self.child.id()
+    /// Stops it by `SIGTERM`, cleanly, and hands its directory over.
+    pub fn stop(mut self) -> TempDir {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(told.expect("kill").success());
+        await_that("the server to stop", || {
+            self.child.try_wait().expect("waited").is_some()
+        });
+        let status = self.child.wait().expect("waited");
+        assert!(status.success(), "{}", self.errors());
+        self.directory.take().expect("not stopped before")
     }
 
     /// A bare connection.
@@ -311,14 +331,6 @@ impl Peer {
         let text = self.refused(code);
         assert!(self.frame().is_none(), "open after: {text}");
         text
-    }
-
-    /// Asks and gives the answer, whatever it is.
-    pub fn ask<T: Encode>(&mut self, body: &T) -> Frame {
-        self.send(77, body);
-        let frame = self.frame().expect("not closed");
-        assert_eq!(frame.0.correlation, 77);
-        frame
     }
 
     pub fn ping(&mut self) {

@@ -132,6 +132,8 @@ pub(super) struct Bringup {
     pub config: EngineConfig,
     pub hello: HelloFacts,
     pub directory: PathBuf,
+    /// The data directory is new: a missing log is made rather than missed.
+    pub may_create: bool,
     pub cookie: u64,
     pub log: LogOptions,
     pub clean: Arc<CleanMarkers>,
@@ -234,6 +236,7 @@ impl Bringup {
         let (result_in, result) = flume::bounded::<OpenResult>(1);
         let opening = Opening {
             directory: self.directory.clone(),
+            may_create: self.may_create,
             log_id: LogId(u128::from(self.cookie) << 64 | u128::from(self.config.shard)),
             options: self.log.clone(),
             clean: self.clean.clone(),
@@ -371,6 +374,7 @@ impl Bringup {
 /// The blocking half of bringing a log up.
 struct Opening {
     directory: PathBuf,
+    may_create: bool,
     log_id: LogId,
     options: LogOptions,
     clean: Arc<CleanMarkers>,
@@ -381,6 +385,12 @@ impl Opening {
     fn run(self, chunks: flume::Sender<Chunk>) -> OpenResult {
         let disk = FsDisk::create(&self.directory).map_err(|error| error.to_string())?;
         if !log::exists(&disk).map_err(|error| error.to_string())? {
+            if !self.may_create {
+                return Err(format!(
+                    "{} holds no log any more (both superblocks are missing); nothing was changed: restore the directory's files, or start on a new one with --data",
+                    self.directory.display()
+                ));
+            }
             log::create(&disk, self.log_id, &self.options).map_err(|error| error.to_string())?;
         }
         let boot_id =

@@ -302,6 +302,8 @@ async fn write(shard: Rc<Shard>, conn: ConnKey, mut stream: TcpStream, socket: R
                 break 'serve;
             }
         }
+        // The reader may wait for more than the output.
+        socket.drained.set();
         if socket.closing.get() || socket.gone.get() {
             break;
         }

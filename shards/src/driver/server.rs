@@ -153,6 +153,11 @@ impl Server {
             clean,
         };
         server.await_serving(tell)?;
+        let finished = server.directory.finish_creation();
+        finished.map_err(|source| DirectoryError::Write {
+            path: server.directory.path().to_owned(),
+            source,
+        })?;
         Ok(server)
     }
 
@@ -270,6 +275,7 @@ impl Launch<'_> {
                     server: self.options.version.clone(),
                 },
                 directory: self.directory.shard(shard),
+                may_create: self.directory.may_create_logs(),
                 cookie: self.directory.identity.cookie,
                 log: LogOptions {
                     sync_method: self.sync_method,

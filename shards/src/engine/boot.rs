@@ -266,6 +266,7 @@ impl Boot {
             outbound,
             notices: Vec::new(),
             closing: Vec::new(),
+            resumed: Vec::new(),
             scratch: Vec::new(),
             appended: self.appended,
             picks: Vec::new(),
