@@ -39,7 +39,12 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 fn one(queue_id: u64, records: Vec<u8>) -> Publish {
-    Publish { queue_id, count: 1, records, ..Default::default() }
+    Publish {
+        queue_id,
+        count: 1,
+        records,
+        ..Default::default()
+    }
 }
 
 /// Subscribes and receives this many records, encoded.
@@ -70,13 +75,32 @@ fn f72_empty_and_largest_parts_round_trip() {
     let headers = vec![0xff; MAX_HEADERS_BYTES as usize];
     let sent = [
         encoded(&RecordParts::default()),
-        encoded(&RecordParts { headers: &headers, ..Default::default() }),
-        encoded(&RecordParts { key: &key, ..Default::default() }),
-        encoded(&RecordParts { key: &key, headers: &headers, payload: b"p", ..Default::default() }),
+        encoded(&RecordParts {
+            headers: &headers,
+            ..Default::default()
+        }),
+        encoded(&RecordParts {
+            key: &key,
+            ..Default::default()
+        }),
+        encoded(&RecordParts {
+            key: &key,
+            headers: &headers,
+            payload: b"p",
+            ..Default::default()
+        }),
         encoded(&RecordParts::default()),
     ];
     let records = sent.concat();
-    peer.send(3, &Publish { queue_id: queue, count: 5, records, ..Default::default() });
+    peer.send(
+        3,
+        &Publish {
+            queue_id: queue,
+            count: 5,
+            records,
+            ..Default::default()
+        },
+    );
     assert_eq!(peer.confirmed().count, 5);
     assert_eq!(receive(&mut peer, queue, 5), sent);
     server.assert_well();
@@ -92,15 +116,24 @@ fn f74_the_largest_record_round_trips_and_one_byte_more_is_refused() {
         let mut peer = server.hello_to(shard);
         let queue = peer.declare_as(&format!("huge {shard}"), Mode::Durable, 1, 30_000);
         let payload: Vec<u8> = (0..MAX_RECORD_BYTES).map(|at| (at / 7) as u8).collect();
-        let largest = RecordParts { payload: &payload, ..Default::default() };
+        let largest = RecordParts {
+            payload: &payload,
+            ..Default::default()
+        };
         peer.send(3, &one(queue, encoded(&largest)));
         peer.confirmed();
         watcher.ping();
         let fitting = RecordParts::default();
         let key = vec![b'k'; usize::from(MAX_KEY_BYTES)];
         let headers = vec![0; MAX_HEADERS_BYTES as usize];
-        let keyed = RecordParts { key: &key, ..fitting };
-        let headed = RecordParts { headers: &headers, ..fitting };
+        let keyed = RecordParts {
+            key: &key,
+            ..fitting
+        };
+        let headed = RecordParts {
+            headers: &headers,
+            ..fitting
+        };
         for records in [
             overlong(4, &largest, b"+"),
             overlong(8, &headed, b"+"),
@@ -130,7 +163,10 @@ fn the_window_may_be_filled_by_one_publish_and_not_exceeded() {
     // Many at once, none confirmed before the last is read.
     let mut bytes = Vec::new();
     for number in 0..20 {
-        bytes.extend(crate::rawwire::frame(10 + number, &publish(queue, &[&large[..8000]])));
+        bytes.extend(crate::rawwire::frame(
+            10 + number,
+            &publish(queue, &[&large[..8000]]),
+        ));
     }
     peer.raw(&bytes);
     let frames = peer.drain();
@@ -148,7 +184,13 @@ fn a_deadline_of_a_millisecond_ends_confirmed_or_unknown() {
     let queue = peer.declare_as("late", Mode::Durable, 1, 30_000);
     let payload = vec![3; 100_000];
     for deadline_ms in [1, u32::MAX].repeat(50) {
-        peer.send(3, &Publish { deadline_ms, ..publish(queue, &[&payload]) });
+        peer.send(
+            3,
+            &Publish {
+                deadline_ms,
+                ..publish(queue, &[&payload])
+            },
+        );
         let (header, body) = peer.frame().expect("open");
         if header.kind == Kind::Error as u8 {
             let error = codec::decode::<Error>(&body).expect("an error");
@@ -158,7 +200,14 @@ fn a_deadline_of_a_millisecond_ends_confirmed_or_unknown() {
         } else {
             assert_eq!(header.kind, Kind::Confirm as u8);
         }
-        peer.send(4, &Barrier { queue_id: queue, deadline_ms, ..Default::default() });
+        peer.send(
+            4,
+            &Barrier {
+                queue_id: queue,
+                deadline_ms,
+                ..Default::default()
+            },
+        );
         let (header, _) = peer.frame().expect("open");
         assert!([Kind::Error as u8, Kind::BarrierReply as u8].contains(&header.kind));
     }
@@ -180,7 +229,10 @@ fn a_connection_has_16384_subscriptions_and_not_one_more() {
     };
     let mut bytes = Vec::new();
     for number in 0..16_384 {
-        bytes.extend(crate::rawwire::frame(u64::from(number) + 1, &subscribe(number)));
+        bytes.extend(crate::rawwire::frame(
+            u64::from(number) + 1,
+            &subscribe(number),
+        ));
     }
     let mut writing = Peer::new(peer.stream.try_clone().expect("cloned"));
     let writer = std::thread::spawn(move || writing.raw(&bytes));

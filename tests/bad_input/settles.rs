@@ -28,7 +28,10 @@ fn receive(peer: &mut Peer, count: usize) -> Vec<(u64, u32)> {
 }
 
 fn settle(queue_id: u64, kind: u8, ids: &[(u64, u32)]) -> Settle {
-    let item = |(offset, attempt): &(u64, u32)| SettleItem { offset: *offset, attempt: *attempt };
+    let item = |(offset, attempt): &(u64, u32)| SettleItem {
+        offset: *offset,
+        attempt: *attempt,
+    };
     Settle {
         queue_id,
         generation: 1,
@@ -52,7 +55,13 @@ fn outcome(peer: &mut Peer, settle: &Settle) -> (u32, Vec<ErrorCode>) {
 
 /// Ready, delayed, leased, acknowledged.
 fn counts(peer: &mut Peer, queue_id: u64) -> [u64; 4] {
-    peer.send(7, &QueueInfo { queue_id, ..Default::default() });
+    peer.send(
+        7,
+        &QueueInfo {
+            queue_id,
+            ..Default::default()
+        },
+    );
     let (_, body) = peer.expect(Kind::QueueInfoReply);
     let info = codec::decode::<QueueInfoReply>(&body).expect("an info");
     [info.ready, info.delayed, info.leased, info.acknowledged].map(|count| count.to_native())
@@ -81,7 +90,10 @@ fn settles_of_unknown_stale_foreign_and_settled_deliveries_change_nothing() {
         let (accepted, codes) = outcome(&mut peer, &settle(queue, 1, &[(2, 1)]));
         assert_eq!((accepted, codes), (0, vec![STALE]), "another connection's");
         for generation in [0, 2, u32::MAX] {
-            let wrong = Settle { generation, ..settle(queue, 1, &mine) };
+            let wrong = Settle {
+                generation,
+                ..settle(queue, 1, &mine)
+            };
             assert_eq!(outcome(&mut peer, &wrong), (0, vec![STALE; 2]));
         }
         assert_eq!(counts(&mut peer, queue), [1, 0, 3, 0]);
@@ -91,8 +103,19 @@ fn settles_of_unknown_stale_foreign_and_settled_deliveries_change_nothing() {
         assert_eq!(outcome(&mut peer, &twice), (0, vec![STALE; 2]));
         assert_eq!(counts(&mut peer, queue), [1, 0, 2, 1]);
         // Given back and handed to the other: the first holder's id is old.
-        assert_eq!(outcome(&mut peer, &settle(queue, 2, &[(1, 1)])), (1, vec![]));
-        other.send(5, &Credit { subscription: 1, records: 9, bytes: 9999, ..Default::default() });
+        assert_eq!(
+            outcome(&mut peer, &settle(queue, 2, &[(1, 1)])),
+            (1, vec![])
+        );
+        other.send(
+            5,
+            &Credit {
+                subscription: 1,
+                records: 9,
+                bytes: 9999,
+                ..Default::default()
+            },
+        );
         let mut handed = receive(&mut other, 2);
         handed.sort_unstable();
         assert_eq!(handed, [(1, 2), (3, 1)]);
@@ -100,7 +123,10 @@ fn settles_of_unknown_stale_foreign_and_settled_deliveries_change_nothing() {
             let old = settle(queue, kind, &[(1, 1), (1, 2)]);
             assert_eq!(outcome(&mut peer, &old), (0, vec![STALE; 2]));
         }
-        assert_eq!(outcome(&mut other, &settle(queue, 1, &[(1, 2), (2, 1), (3, 1)])), (3, vec![]));
+        assert_eq!(
+            outcome(&mut other, &settle(queue, 1, &[(1, 2), (2, 1), (3, 1)])),
+            (3, vec![])
+        );
         assert_eq!(counts(&mut peer, queue), [0, 0, 0, 4]);
     }
     server.assert_well();
@@ -115,12 +141,24 @@ fn settles_that_make_no_sense_are_refused_whole() {
         peer.send(6, &settle(queue, kind, &[(0, 1)]));
         peer.refused(ErrorCode::Invalid);
     }
-    peer.send(6, &settle(queue, 1, &vec![(0, 1); MAX_SETTLE_ITEMS as usize + 1]));
+    peer.send(
+        6,
+        &settle(queue, 1, &vec![(0, 1); MAX_SETTLE_ITEMS as usize + 1]),
+    );
     peer.refused(ErrorCode::TooLarge);
-    peer.send(6, &Settle { partition: 1, ..settle(queue, 1, &[(0, 1)]) });
+    peer.send(
+        6,
+        &Settle {
+            partition: 1,
+            ..settle(queue, 1, &[(0, 1)])
+        },
+    );
     peer.refused(ErrorCode::UnknownPartition);
     let gone = settle(queue + 7, 1, &[(0, 1)]);
-    assert_eq!(outcome(&mut peer, &gone), (0, vec![ErrorCode::UnknownQueue]));
+    assert_eq!(
+        outcome(&mut peer, &gone),
+        (0, vec![ErrorCode::UnknownQueue])
+    );
     assert_eq!(outcome(&mut peer, &settle(queue, 1, &[])), (0, vec![]));
     // More than an answer could hold, for a queue that is not there.
     peer.send(6, &settle(queue + 7, 1, &vec![(0, 1); 1_300_000]));
@@ -143,7 +181,13 @@ fn delays_and_due_times_may_be_as_long_as_numbers_go() {
     while far < delays.len() {
         for id in receive(&mut peer, 1) {
             let delay_ms = delays[far.min(delays.len() - 1)];
-            peer.send(6, &Settle { delay_ms, ..settle(queue, 2, &[id]) });
+            peer.send(
+                6,
+                &Settle {
+                    delay_ms,
+                    ..settle(queue, 2, &[id])
+                },
+            );
             loop {
                 let (header, body) = peer.frame().expect("open");
                 if header.kind == Kind::SettleConfirm as u8 {
@@ -157,15 +201,33 @@ fn delays_and_due_times_may_be_as_long_as_numbers_go() {
     }
     let mut encoded = Vec::new();
     for not_before_ms in [u64::MAX, u64::MAX - 1, 1 << 63, 1] {
-        let parts = RecordParts { not_before_ms, ..Default::default() };
+        let parts = RecordParts {
+            not_before_ms,
+            ..Default::default()
+        };
         parts.encode(&mut encoded).expect("within limits");
     }
     let mut fresh = server.hello();
-    fresh.send(8, &Publish { queue_id: queue, count: 4, records: encoded, ..Default::default() });
+    fresh.send(
+        8,
+        &Publish {
+            queue_id: queue,
+            count: 4,
+            records: encoded,
+            ..Default::default()
+        },
+    );
     fresh.confirmed();
     let mut states = Vec::new();
     await_that("what is due to be delivered", || {
-        fresh.send(9, &Peek { queue_id: queue, max_records: 100, ..Default::default() });
+        fresh.send(
+            9,
+            &Peek {
+                queue_id: queue,
+                max_records: 100,
+                ..Default::default()
+            },
+        );
         let (_, body) = fresh.expect(Kind::PeekReply);
         let reply = codec::decode::<PeekReply>(&body).expect("a reply");
         states = reply.peeked.iter().map(|one| one.state).collect();
