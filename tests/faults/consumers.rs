@@ -35,7 +35,8 @@ async fn publish(client: &Client, from: u64, to: u64) {
 
 async fn next(subscription: &mut Subscription) -> Delivery {
     let next = soon("a delivery", subscription.next()).await;
-    next.expect("a stream that goes on").expect("a whole record")
+    next.expect("a stream that goes on")
+        .expect("a whole record")
 }
 
 #[tokio::test]
@@ -180,7 +181,9 @@ async fn f49_a_hot_release_loop_does_not_burn_a_core_and_healthy_records_pass() 
         }
     }
     let used = server.cpu() - before;
-    println!("F49: {released} releases and {healthy} healthy records in {span:?}, server CPU {used:?}");
+    println!(
+        "F49: {released} releases and {healthy} healthy records in {span:?}, server CPU {used:?}"
+    );
     assert!(healthy > 10, "healthy records pass");
     assert!(used < span / 2, "{used:?} of CPU in {span:?}");
     // Ten records, each backing off up to seconds.

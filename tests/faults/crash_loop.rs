@@ -62,7 +62,16 @@ async fn crash_loop(modes: &[Mode]) {
         let stop = Arc::new(AtomicBool::new(false));
         let mut load = JoinSet::new();
         for (mode, journal) in modes.iter().zip(&journals) {
-            spawn_load(&mut load, &server, *mode, round, journal, &stop, &mut random).await;
+            spawn_load(
+                &mut load,
+                &server,
+                *mode,
+                round,
+                journal,
+                &stop,
+                &mut random,
+            )
+            .await;
         }
         tokio::time::sleep(life).await;
         server.assert_alive();
@@ -91,7 +100,14 @@ async fn spawn_load(
         let client = server.client().await;
         let name = format!("r{round}p{number}");
         let (journal, stop) = (journal.clone(), stop.clone());
-        load.spawn(publish(client, name_of(mode), name, journal, stop, random.fork()));
+        load.spawn(publish(
+            client,
+            name_of(mode),
+            name,
+            journal,
+            stop,
+            random.fork(),
+        ));
     }
     for _ in 0..CONSUMERS {
         let client = server.client().await;

@@ -36,11 +36,19 @@ impl Namespace {
         };
         let near = format!("{name}h");
         let ready = ip(&["netns", "add", &name])
-            && ip(&["link", "add", &near, "type", "veth", "peer", "name", &made.peer])
+            && ip(&[
+                "link", "add", &near, "type", "veth", "peer", "name", &made.peer,
+            ])
             && ip(&["link", "set", &made.peer, "netns", &name])
             && ip(&["addr", "add", &format!("{}/30", made.host), "dev", &near])
             && ip(&["link", "set", &near, "up"])
-            && made.inside(&["addr", "add", &format!("10.213.{third}.2/30"), "dev", &made.peer])
+            && made.inside(&[
+                "addr",
+                "add",
+                &format!("10.213.{third}.2/30"),
+                "dev",
+                &made.peer,
+            ])
             && made.inside(&["link", "set", &made.peer, "up"]);
         ready.then_some(made)
     }

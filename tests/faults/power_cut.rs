@@ -29,7 +29,8 @@ async fn publish(client: &Client, queue: &str, from: u64, to: u64) {
     }
 }
 
-/// Takes everything out; payloads must be their offsets.
+/// Takes everything out; payloads must be their offsets. What an older
+/// generation wrote must be `flagged`, the rest may be (below the mark).
 async fn take_all(client: &Client, queue: &str, flagged: bool) -> BTreeSet<u64> {
     let ready = client.info(queue).await.unwrap().totals().ready;
     let mut subscription = client.subscribe(queue).await.unwrap();
@@ -40,7 +41,7 @@ async fn take_all(client: &Client, queue: &str, flagged: bool) -> BTreeSet<u64> 
             .unwrap()
             .unwrap();
         assert_eq!(delivery.payload(), delivery.offset().to_string().as_bytes());
-        assert_eq!(delivery.redelivered(), flagged, "of an older generation");
+        assert!(delivery.redelivered() || !flagged, "of an older generation");
         assert!(seen.insert(delivery.offset()));
         delivery.ack_confirmed().await.unwrap();
     }
@@ -73,7 +74,10 @@ async fn power_cut_report_says_exactly_which_buffered_records_are_gone() {
         declare(&client, mode).await;
         publish(&client, mode.name(), 0, 30).await;
     }
-    client.barrier("buffered", std::time::Duration::from_secs(30)).await.unwrap();
+    client
+        .barrier("buffered", std::time::Duration::from_secs(30))
+        .await
+        .unwrap();
     let synced = batches(&home.data(), 0).len();
     publish(&client, "buffered", 30, 60).await;
     server.kill();
@@ -109,7 +113,10 @@ async fn power_cut_report_says_exactly_which_buffered_records_are_gone() {
     let line = format!("offset of generation 1 at or above {first_lost} is gone");
     let said = server.errors();
     assert!(said.iter().any(|said| said.contains(&line)), "{said:?}");
-    assert_eq!(take_all(&client, "buffered", true).await, (0..first_lost).collect());
+    assert_eq!(
+        take_all(&client, "buffered", true).await,
+        (0..first_lost).collect()
+    );
     assert_conserved(&client.info("buffered").await.unwrap());
 
     // The new generation goes on where the old one was cut, and lasts.
@@ -163,5 +170,8 @@ async fn a_clean_stop_and_another_boot_changes_nothing() {
         let seen = take_all(&client, mode.name(), false).await;
         assert_eq!(seen, (0..20).collect());
     }
-    assert!(!home.data().join("clean").exists(), "taken away at the start");
+    assert!(
+        !home.data().join("clean").exists(),
+        "taken away at the start"
+    );
 }

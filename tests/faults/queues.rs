@@ -37,7 +37,10 @@ async fn over_two_shards(builder: Builder) {
     let mut subscription = client.subscribe(QUEUE).await.unwrap();
     let mut last: HashMap<u16, u64> = HashMap::new();
     for taken in 0..records / 2 {
-        let delivery = soon("a delivery", subscription.next()).await.unwrap().unwrap();
+        let delivery = soon("a delivery", subscription.next())
+            .await
+            .unwrap()
+            .unwrap();
         let place = (delivery.partition(), delivery.offset());
         assert_eq!(expected[&place].as_bytes(), delivery.payload());
         let before = last.insert(place.0, place.1);
@@ -68,12 +71,18 @@ async fn over_two_shards(builder: Builder) {
     let client = server.client_with(builder).await;
     let mut subscription = client.subscribe(QUEUE).await.unwrap();
     for _ in half..records {
-        let delivery = soon("a delivery", subscription.next()).await.unwrap().unwrap();
+        let delivery = soon("a delivery", subscription.next())
+            .await
+            .unwrap()
+            .unwrap();
         let place = (delivery.partition(), delivery.offset());
         assert_eq!(expected[&place].as_bytes(), delivery.payload());
         delivery.ack_confirmed().await.unwrap();
     }
-    assert_eq!(client.info(QUEUE).await.unwrap().totals().acknowledged, records);
+    assert_eq!(
+        client.info(QUEUE).await.unwrap().totals().acknowledged,
+        records
+    );
 }
 
 /// (partition, offset) → payload.
@@ -118,13 +127,22 @@ async fn a_deleted_queue_is_not_resurrected_by_a_restart() {
     let client = server.client().await;
     let error = client.locate(QUEUE).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::UnknownQueue));
-    let names: Vec<String> = client.list().await.unwrap().into_iter().map(|q| q.name).collect();
+    let names: Vec<String> = client
+        .list()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|q| q.name)
+        .collect();
     assert_eq!(names, ["other"]);
     assert_eq!(client.info("other").await.unwrap().totals().ready, 20);
     // A new queue of that name is a new queue.
     let new = client.declare(options()).await.unwrap();
     assert!(new.created && new.queue.queue_id > old);
-    assert_eq!(client.info(QUEUE).await.unwrap().totals(), client::Counts::default());
+    assert_eq!(
+        client.info(QUEUE).await.unwrap().totals(),
+        client::Counts::default()
+    );
     let confirmed = client.publish(QUEUE, "new").await.unwrap();
     assert_eq!(confirmed.offset, 0);
     drop(client);
@@ -132,7 +150,10 @@ async fn a_deleted_queue_is_not_resurrected_by_a_restart() {
     let server = home.start();
     let client = server.client().await;
     let mut subscription = client.subscribe(QUEUE).await.unwrap();
-    let delivery = soon("a delivery", subscription.next()).await.unwrap().unwrap();
+    let delivery = soon("a delivery", subscription.next())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(delivery.payload(), b"new");
 }
 
@@ -147,12 +168,18 @@ async fn a_redeclare_with_another_mode_is_refused_and_names_both() {
         (Mode::Speculative, Mode::Durable),
     ] {
         let name = has.name();
-        client.declare(DeclareOptions::new(name).mode(has)).await.unwrap();
+        client
+            .declare(DeclareOptions::new(name).mode(has))
+            .await
+            .unwrap();
         let redeclare = client.declare(DeclareOptions::new(name).mode(asks)).await;
         let error = redeclare.unwrap_err();
         assert_eq!(error.code(), Some(ErrorCode::Conflict));
         let text = error.to_string().replacen(&format!("{name:?}"), "", 1);
-        assert!(text.contains(has.name()) && text.contains(asks.name()), "{error}");
+        assert!(
+            text.contains(has.name()) && text.contains(asks.name()),
+            "{error}"
+        );
         let output = server.cli(&["queue", "declare", name, "--mode", asks.name()]);
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(client.locate(name).await.unwrap().mode, has);

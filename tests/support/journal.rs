@@ -39,8 +39,9 @@ pub struct Journal {
     reached: HashMap<u16, u64>,
 }
 
-/// Numbers for people.
+/// Numbers for people, shown by `Debug`.
 #[derive(Debug, Default)]
+#[allow(dead_code)]
 pub struct Summary {
     pub sent: usize,
     pub confirmed: usize,
@@ -164,13 +165,5 @@ impl Journal {
     /// Distinct records that were seen or confirmed.
     pub fn places(&self) -> usize {
         self.places.len()
-    }
-
-    /// Confirmed records at or above these numbers are gone, and said to be.
-    pub fn confirmed_count(&self) -> usize {
-        self.lives
-            .values()
-            .filter(|life| life.confirmed.is_some())
-            .count()
     }
 }

@@ -26,9 +26,9 @@ fn journal(shared: &Shared) -> MutexGuard<'_, Journal> {
 /// A payload whose bytes follow from its id.
 pub fn payload(id: &str, bytes: usize) -> Vec<u8> {
     let mut payload = format!("{id}|").into_bytes();
-    let seed = id.bytes().fold(7_u8, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(byte)
-    });
+    let seed = id
+        .bytes()
+        .fold(7_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
     while payload.len() < bytes {
         payload.push(seed.wrapping_add(payload.len() as u8));
     }

@@ -60,24 +60,6 @@ impl Random {
     }
 }
 
-/// Waits until `condition` gives something.
-pub async fn await_that<T, F>(what: &str, mut condition: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Option<T>>,
-{
-    let until = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = condition().await {
-            return value;
-        }
-        assert!(
-            tokio::time::Instant::now() < until,
-            "waited too long for {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 /// Ends a wait that would otherwise hang the test.
 pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(PATIENCE, future).await {

@@ -11,8 +11,8 @@ use wire::{
     frame::{FrameHeader, Kind, HEADER_BYTES},
     limits::MAX_FRAME_BYTES,
     message::{
-        Credit, Deliver, Hello, HelloReply, Settle, SettleConfirm, SettleItem, Subscribe,
-        ANY_SHARD, SETTLE_CONFIRM,
+        Deliver, Hello, HelloReply, Settle, SettleConfirm, SettleItem, Subscribe, ANY_SHARD,
+        SETTLE_CONFIRM,
     },
     vocabulary::SettleKind,
 };
@@ -89,16 +89,6 @@ impl RawConsumer {
         };
         self.send(|out| codec::encode(out, 2, &body)).await;
         self.expect(Kind::Subscribed).await;
-    }
-
-    pub async fn credit(&mut self, records: u32) {
-        let body = Credit {
-            subscription: 1,
-            records,
-            bytes: 0,
-            ..Credit::default()
-        };
-        self.send(|out| codec::encode(out, 0, &body)).await;
     }
 
     /// The identities in the next deliver frame.
