@@ -201,7 +201,7 @@ impl World {
             place: self.node.place(self.settings.data_groups),
             start_wall_ms: self.wall_ms(),
             start_mono_ms: self.mono_ms(),
-            random: self.random.next(),
+            random: self.random.number(),
             window_bytes: self.settings.window_bytes,
             read_cache_bytes: self.settings.read_cache_bytes,
             server: "tidegate-sim".to_owned(),

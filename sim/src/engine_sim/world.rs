@@ -144,7 +144,7 @@ impl World {
         let clients = (0..=settings.clients).map(|_| Client::new()).collect();
         World {
             now_us: 1_000_000,
-            node: Node::new(random.next(), data, boot, disks),
+            node: Node::new(random.number(), data, boot, disks),
             random,
             settings,
             queue: BTreeMap::new(),
