@@ -50,7 +50,8 @@ pub(super) enum Applied {
     Weakened,
     NewGeneration {
         key: PartitionKey,
-        generation: u32,
+        /// The one that lost its end.
+        lost_from: u32,
         first_lost: u64,
     },
 }
@@ -170,7 +171,11 @@ impl Applier<'_> {
             Command::Create(spec) => {
                 let slot = PartitionSlot::new(spec, self.group, self.generation);
                 let key = slot.key;
-                self.partitions.entry(key).or_insert(slot);
+                // Asked for twice when a directory came while the first was under way.
+                if self.partitions.contains_key(&key) {
+                    return Ok(Applied::Nothing);
+                }
+                self.partitions.insert(key, slot);
                 Ok(Applied::Created { key })
             }
             Command::Drop {
@@ -248,8 +253,9 @@ impl Applier<'_> {
         if generation <= slot.generation {
             return Ok(Applied::Nothing);
         }
+        let lost_from = slot.generation;
         slot.losses.push(LossReport {
-            generation: slot.generation,
+            generation: lost_from,
             first_lost,
             highest_known_confirmed_next: 0,
         });
@@ -260,7 +266,7 @@ impl Applier<'_> {
             .flag_redelivered_below(slot.machine.next_offset());
         Ok(Applied::NewGeneration {
             key,
-            generation,
+            lost_from,
             first_lost,
         })
     }
@@ -401,9 +407,7 @@ impl<B: BatchBuffer> Engine<B> {
                 };
                 self.gate_by_mode(group, entry.end, key, action);
             }
-            (Applied::Created { key }, _) => {
-                self.tell_ready(key);
-            }
+            (Applied::Created { key }, _) => self.gate_begun(group, entry.end, key),
             (Applied::Weakened, _) => {
                 if let Some(slot) = self.groups.get_mut(&group) {
                     slot.group.weaken();
@@ -412,18 +416,34 @@ impl<B: BatchBuffer> Engine<B> {
             (
                 Applied::NewGeneration {
                     key,
-                    generation,
+                    lost_from,
                     first_lost,
                 },
                 _,
             ) => {
-                self.began_generation(key, generation, first_lost);
+                self.tell_loss(key, lost_from, first_lost);
+                self.gate_begun(group, entry.end, key);
             }
             (_, origin) => self.answer_gone(origin),
         }
     }
 
-    fn began_generation(&mut self, key: PartitionKey, generation: u32, first_lost: u64) {
+    /// The partition, or its new generation, serves once `end` is durable.
+    fn gate_begun(&mut self, group: u32, end: LogPosition, key: PartitionKey) {
+        if let Some(slot) = self.partitions.get_mut(&key) {
+            slot.begun = slot.begun.max(end);
+        }
+        self.gate_or_act(group, end, GateAction::Begun { key });
+    }
+
+    pub(super) fn has_begun(&self, slot: &PartitionSlot) -> bool {
+        let group = self.groups.get(&slot.group.0);
+        let current =
+            group.is_some_and(|group| group.serving && group.group.generation() == slot.generation);
+        current && slot.begun <= self.frontiers.durable_next
+    }
+
+    fn tell_loss(&mut self, key: PartitionKey, generation: u32, first_lost: u64) {
         let name = self
             .directory
             .by_id(key.queue_id)
@@ -432,11 +452,9 @@ impl<B: BatchBuffer> Engine<B> {
             queue: name.unwrap_or_default(),
             queue_id: key.queue_id,
             partition: key.partition,
-            generation: generation - 1,
+            generation,
             first_lost,
         });
-        self.mark_dirty(key);
-        self.check_serving();
     }
 
     /// Splits an append's gate: what waits for written happens now, what waits

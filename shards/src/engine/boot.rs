@@ -255,7 +255,11 @@ impl Boot {
                 waits: BTreeMap::new(),
             }),
             connections: map(),
-            reads: ReadCache::new(self.config.read_cache_bytes, segment_bytes),
+            reads: ReadCache::new(
+                self.config.read_cache_bytes,
+                segment_bytes,
+                log.open_counter(),
+            ),
             barriers: VecDeque::new(),
             peeks: Vec::new(),
             deferred: VecDeque::new(),
@@ -275,6 +279,7 @@ impl Boot {
             draining: false,
             disk_full: false,
             serving: false,
+            serving_in_doubt: true,
             latched: false,
             awaiting_recovery: awaiting,
             own_order: reorder,
@@ -411,19 +416,27 @@ impl<B: BatchBuffer> Engine<B> {
         self.outbound.push((shard, ShardMessage::Declared(all)));
     }
 
-    /// Says once that this shard serves.
+    /// Something changed that may make this shard serve.
     pub(super) fn check_serving(&mut self) {
-        if self.serving || !self.directory_known || !self.awaiting_recovery.is_empty() {
+        self.serving_in_doubt = !self.serving;
+    }
+
+    /// Says once that this shard serves: every group leads, every declared
+    /// partition is there in its current generation.
+    pub(super) fn say_serving(&mut self) {
+        if !std::mem::take(&mut self.serving_in_doubt)
+            || !self.directory_known
+            || !self.awaiting_recovery.is_empty()
+        {
             return;
         }
         let lead = self.groups.values().all(|slot| slot.serving);
-        let current = self.partitions.values().all(|slot| {
-            self.groups
-                .get(&slot.group.0)
-                .map(|group| group.group.generation())
-                == Some(slot.generation)
-        });
-        if lead && current {
+        let begun = self.partitions.values().all(|slot| self.has_begun(slot));
+        let all = self
+            .directory
+            .keys_of(self.config.shard)
+            .all(|key| self.partitions.contains_key(&key));
+        if lead && begun && all {
             self.serving = true;
             self.notices.push(Notice::Serving);
         }

@@ -70,6 +70,8 @@ pub struct Engine<B> {
     pub(super) draining: bool,
     pub(super) disk_full: bool,
     pub(super) serving: bool,
+    /// See `say_serving`.
+    pub(super) serving_in_doubt: bool,
     pub(super) latched: bool,
     /// Groups that wait for group 0's order before they may lead.
     pub(super) awaiting_recovery: BTreeMap<u32, crate::group::Recovered>,

@@ -71,14 +71,13 @@ impl<B: BatchBuffer> Engine<B> {
             if picks.len() >= RUN_RECORDS || bytes >= RUN_BYTES {
                 return true;
             }
-            let Some(slot) = self.partitions.get_mut(&key) else {
+            let Some(slot) = self.partitions.get(&key) else {
                 return false;
             };
             if slot.dropping || slot.read_pause_until_ms > now {
                 return false;
             }
-            let group = self.groups.get(&slot.group.0);
-            if !group.is_some_and(|g| g.serving && g.group.generation() == slot.generation) {
+            if !self.has_begun(slot) {
                 return false;
             }
             let connections = &self.connections;
@@ -86,6 +85,9 @@ impl<B: BatchBuffer> Engine<B> {
                 connections
                     .get(&ConnKey(consumer.connection))
                     .is_none_or(|c| c.closing || c.output.len() + c.planned > c.output_high)
+            };
+            let Some(slot) = self.partitions.get_mut(&key) else {
+                return false;
             };
             let Some(pick) = slot.machine.next_delivery(now, &mut blocked) else {
                 return false;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wire::message::{PartitionPlace, QueueDescription};
 
-use super::types::ShardPlace;
+use super::{partition::PartitionKey, types::ShardPlace};
 use crate::{group::GroupId, state::meta::QueueDeclaration};
 
 /// Declared queues by id, and their names in byte order.
@@ -64,6 +64,20 @@ impl Directory {
         let queue = self.by_id.get(&queue_id)?;
         let group = GroupId(*queue.groups.get(usize::from(partition))?);
         Some((group, self.place.shard_of(group)?))
+    }
+
+    /// Every declared partition that a shard owns.
+    pub(super) fn keys_of(&self, shard: u16) -> impl Iterator<Item = PartitionKey> + '_ {
+        self.by_id.values().flat_map(move |queue| {
+            let here = move |group: &u32| self.place.shard_of(GroupId(*group)) == Some(shard);
+            let groups = queue.groups.iter().enumerate();
+            groups
+                .filter(move |(_, group)| here(group))
+                .map(|(index, _)| PartitionKey {
+                    queue_id: queue.queue_id,
+                    partition: index as u16,
+                })
+        })
     }
 
     pub(super) fn describe(&self, queue: &QueueDeclaration) -> QueueDescription {

@@ -31,6 +31,9 @@ pub(super) struct PublishReply {
     pub bytes: u32,
     /// The boundary the confirm waits for.
     pub boundary: Boundary,
+    /// Of the partition when it was proposed; the partition may be gone when
+    /// it is confirmed.
+    pub generation: u32,
     /// The deadline passed and the client was told.
     pub answered: bool,
 }
@@ -70,6 +73,10 @@ pub(super) enum GateAction {
         conn: ConnKey,
         correlation: u64,
         records: u64,
+    },
+    /// A partition, or a new generation of it, exists.
+    Begun {
+        key: PartitionKey,
     },
     /// The empty entry of a new leadership: from here on the group serves.
     Serving {
@@ -166,6 +173,11 @@ impl<B: BatchBuffer> Engine<B> {
                     self.mark_dirty(key);
                 }
             }
+            GateAction::Begun { key } => {
+                self.tell_ready(key);
+                self.mark_dirty(key);
+                self.check_serving();
+            }
             GateAction::Serving { group } => self.began_serving(group),
             GateAction::Purged {
                 conn,
@@ -192,7 +204,6 @@ impl<B: BatchBuffer> Engine<B> {
         if reply.answered {
             return;
         }
-        let generation = self.partitions.get(&key).map_or(0, |slot| slot.generation);
         let Some(connection) = self.connections.get_mut(&reply.conn) else {
             return;
         };
@@ -203,7 +214,7 @@ impl<B: BatchBuffer> Engine<B> {
             partition: key.partition,
             boundary: met as u8,
             copies: 1,
-            generation,
+            generation: reply.generation,
             first_offset,
             count,
         });

@@ -367,8 +367,11 @@ impl<B: BatchBuffer> Engine<B> {
                 queue_id: queue.queue_id,
                 partition: partition as u16,
             };
-            if self.partitions.contains_key(&key) {
-                self.tell_ready(key);
+            if let Some(slot) = self.partitions.get(&key) {
+                // Otherwise its gate tells.
+                if slot.begun <= self.frontiers.durable_next {
+                    self.tell_ready(key);
+                }
                 continue;
             }
             let spec = PartitionSpec {

@@ -8,6 +8,7 @@ use wire::{
 use super::types::ConnKey;
 use crate::{
     group::GroupId,
+    log::LogPosition,
     state::{command::PartitionSpec, queue::Partition},
 };
 
@@ -36,6 +37,10 @@ pub(super) struct PartitionSlot {
     /// Generation of the history the offsets belong to.
     pub generation: u32,
     pub losses: Vec<LossReport>,
+    /// End of the entry that began the partition, or its generation. Until
+    /// that is durable nothing of the generation may leave: a power cut would
+    /// take it back, and what was confirmed in it would be lost unreported.
+    pub begun: LogPosition,
     /// Replay only: entries are missing, and offsets from here on differ from
     /// those that settles of this generation name.
     pub gap_at: Option<u64>,
@@ -70,6 +75,7 @@ impl PartitionSlot {
             machine: Partition::new(spec),
             generation,
             losses: Vec::new(),
+            begun: LogPosition(0),
             gap_at: None,
             durable_next: 0,
             unsynced_bytes: 0,

@@ -32,6 +32,7 @@ impl<B: BatchBuffer> Engine<B> {
             deadline_ms: u64::MAX,
             bytes: body.len() as u32,
             boundary: Boundary::Durable,
+            generation: 0,
             answered: false,
         };
         let publish = match codec::decode::<Publish>(body) {
@@ -95,13 +96,11 @@ impl<B: BatchBuffer> Engine<B> {
             count,
             records: &publish.records,
         };
-        let group = self
-            .groups
-            .get_mut(&slot.group.0)
-            .ok_or_else(unknown_queue)?;
-        if !group.serving || group.group.generation() != slot.generation {
+        if !self.has_begun(slot) {
             return Err(unavailable());
         }
+        reply.generation = slot.generation;
+        let group = self.groups.get_mut(&slot.group.0).ok_or_else(unavailable)?;
         let head = command.head();
         let index = group
             .group

@@ -1,6 +1,6 @@
 //! Bytes that left the tail cache: read back in chunks, kept a short while.
 
-use std::collections::VecDeque;
+use std::{cmp::Ordering, collections::VecDeque};
 
 use super::{
     core::Engine,
@@ -28,6 +28,9 @@ struct Pending {
     segment: u64,
     offset: u64,
     len: u32,
+    /// Bytes from `offset` on that were written when it was asked for: what
+    /// lies behind them may be written while the read is under way, or later.
+    written: u64,
 }
 
 /// Chunks read back, oldest first, and reads under way.
@@ -42,7 +45,9 @@ pub(super) struct ReadCache {
 }
 
 impl ReadCache {
-    pub(super) fn new(limit: u64, segment_bytes: u64) -> Self {
+    /// `open_counter`: of the log. A read that an engine before this one asked
+    /// for may still be answered: its number must mean nothing here.
+    pub(super) fn new(limit: u64, segment_bytes: u64, open_counter: u64) -> Self {
         ReadCache {
             chunks: VecDeque::new(),
             held: 0,
@@ -50,7 +55,7 @@ impl ReadCache {
             segment_bytes,
             pending: Vec::new(),
             wanted: Vec::new(),
-            next_id: 1,
+            next_id: open_counter << 32 | 1,
         }
     }
 
@@ -67,21 +72,25 @@ impl ReadCache {
         })
     }
 
-    /// Asks for an extent unless a read under way brings it.
-    fn want(&mut self, extent: &Extent) {
+    /// Asks for an extent unless a read under way brings it. `written_end`:
+    /// how far its segment is written.
+    fn want(&mut self, extent: &Extent, written_end: u64) {
         let end = extent.offset + u64::from(extent.len);
         let covered = self.pending.iter().chain(&self.wanted).any(|read| {
             read.segment == extent.segment
                 && read.offset <= extent.offset
-                && end <= read.offset + u64::from(read.len)
+                && end <= read.offset + read.written
         });
         if covered {
             return;
         }
-        let offset = extent.offset / ALIGN * ALIGN;
+        let (offset, extent_end) = (extent.offset / ALIGN * ALIGN, end);
         let end = end.max(offset + CHUNK_BYTES).min(self.segment_bytes);
         let end = end.div_ceil(ALIGN) * ALIGN;
         let len = u32::try_from(end - offset).unwrap_or(u32::MAX);
+        // The extent itself is written: it left the tail cache.
+        let written = written_end.max(extent_end) - offset;
+        let written = written.min(u64::from(len));
         let id = self.next_id;
         self.next_id += 1;
         self.wanted.push(Pending {
@@ -89,6 +98,7 @@ impl ReadCache {
             segment: extent.segment,
             offset,
             len,
+            written,
         });
     }
 
@@ -116,11 +126,22 @@ impl<B: BatchBuffer> Engine<B> {
         let mut all = true;
         for extent in self.log.extents(position, len) {
             if self.reads.find(&extent).is_none() {
-                self.reads.want(&extent);
+                let written_end = self.written_end(extent.segment);
+                self.reads.want(&extent, written_end);
                 all = false;
             }
         }
         all
+    }
+
+    /// How far a segment is written, as an offset in it.
+    fn written_end(&self, segment: u64) -> u64 {
+        let (geometry, next) = (self.log.geometry(), self.log.frontiers().written_next);
+        match geometry.segment_of(next).cmp(&segment) {
+            Ordering::Less => 0,
+            Ordering::Equal => geometry.offset_of(next),
+            Ordering::Greater => geometry.segment_bytes(),
+        }
     }
 
     pub(super) fn on_read_done(&mut self, id: u64, result: Result<ReadResult, IoFailure>) {
@@ -129,11 +150,14 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let read = self.reads.pending.swap_remove(at);
         match result {
-            Ok(result) => self.reads.keep(Chunk {
-                segment: read.segment,
-                offset: read.offset,
-                bytes: result.bytes,
-            }),
+            Ok(mut result) => {
+                result.bytes.truncate(read.written as usize);
+                self.reads.keep(Chunk {
+                    segment: read.segment,
+                    offset: read.offset,
+                    bytes: result.bytes,
+                });
+            }
             Err(failure) => self.on_read_failed(read.segment, &failure),
         }
         self.after_read();

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     group::{Committed, GroupId, PeerId},
     io::BatchBuffer,
-    log::LogEffect,
+    log::{LogEffect, LogPosition},
     state::command::LeaseEndCause,
 };
 
@@ -83,6 +83,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.pump_groups();
         self.open_barriers();
         self.expire_deadlines();
+        self.say_serving();
         self.submit(effects);
         self.push_reads(effects);
         self.push_outputs(effects);
@@ -232,6 +233,13 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn submit(&mut self, effects: &mut Vec<Effect<B>>) {
+        // What is to be applied is read from the tail cache: it must stay there.
+        let unapplied = self
+            .groups
+            .values()
+            .filter_map(|slot| slot.group.first_unapplied());
+        let floor = unapplied.min().unwrap_or(LogPosition(u64::MAX));
+        self.log.set_cache_floor(floor);
         let mut started: Vec<LogEffect<B>> = Vec::new();
         let mono_ms = self.server_ms.saturating_sub(self.clock_offset_ms);
         self.log.submit(mono_ms, &mut started);

@@ -334,6 +334,11 @@ impl Group {
         self.raft.mut_store().release(index);
     }
 
+    /// Place of the oldest payload that is still to be applied.
+    pub fn first_unapplied(&self) -> Option<LogPosition> {
+        self.raft.store().first_payload()
+    }
+
     /// True when every entry appended here was committed and handed out.
     pub fn is_settled(&self) -> bool {
         let log = &self.raft.raft.raft_log;

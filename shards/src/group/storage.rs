@@ -55,6 +55,12 @@ impl GroupStorage {
         self.handles.get(at as usize)
     }
 
+    /// Place of the oldest entry that is kept, one with a payload.
+    pub(super) fn first_payload(&self) -> Option<LogPosition> {
+        let first = self.handles.iter().find(|handle| handle.len > 0);
+        first.map(|handle| handle.payload)
+    }
+
     /// Forgets handles up to `index`: they are applied.
     pub(super) fn release(&mut self, index: u64) {
         while self.base_index < index {

@@ -16,12 +16,13 @@ use super::{
 /// The client's end of a connection.
 pub(super) struct Link {
     pub conn: ConnKey,
-    pub shard: u16,
     pub pending: BTreeMap<u64, Request>,
     pub next_correlation: u64,
     /// Subscriptions and their partitions.
     pub subscriptions: BTreeMap<u32, super::journal::Key>,
     pub next_subscription: u32,
+    /// Subscriptions whose end was asked for.
+    pub leaving: std::collections::BTreeSet<u32>,
     /// Highest offset of a first delivery, by subscription.
     pub last_first: BTreeMap<u32, u64>,
     /// Deliveries not settled yet.
@@ -76,11 +77,11 @@ impl World {
         self.event(shard, Event::Opened { conn, window_bytes });
         self.clients[client].link = Some(Link {
             conn,
-            shard,
             pending: BTreeMap::new(),
             next_correlation: 1,
             subscriptions: BTreeMap::new(),
             next_subscription: 1,
+            leaving: Default::default(),
             last_first: BTreeMap::new(),
             held: Vec::new(),
             stale: Vec::new(),

@@ -267,10 +267,22 @@ impl World {
                 "queue {queue_id:?} is declared, and {request:?} is told that it is not"
             ));
         }
-        let told = matches!(
-            code,
-            ErrorCode::Invalid | ErrorCode::Internal | ErrorCode::Protocol | ErrorCode::TooLarge
-        );
+        // A deleted queue may have ended the subscription before.
+        let ended = match &request {
+            Request::Unsubscribe { subscription } => {
+                let link = self.clients[client].link.as_ref();
+                link.is_some_and(|link| !link.subscriptions.contains_key(subscription))
+            }
+            _ => false,
+        };
+        let told = !ended
+            && matches!(
+                code,
+                ErrorCode::Invalid
+                    | ErrorCode::Internal
+                    | ErrorCode::Protocol
+                    | ErrorCode::TooLarge
+            );
         if told {
             return Err(format!(
                 "{request:?} is refused as {code:?}: {}",

@@ -142,6 +142,9 @@ impl World {
     }
 
     pub(super) fn unsubscribe(&mut self, client: usize, subscription: u32) -> u64 {
+        if let Some(link) = self.clients[client].link.as_mut() {
+            link.leaving.insert(subscription);
+        }
         let body = Unsubscribe {
             subscription,
             ..Default::default()

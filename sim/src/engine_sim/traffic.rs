@@ -267,7 +267,8 @@ impl World {
 
     fn some_subscription(&mut self, client: usize) -> Option<u32> {
         let link = self.link_mut(client)?;
-        let all: Vec<u32> = link.subscriptions.keys().copied().collect();
+        let staying = |id: &&u32| !link.leaving.contains(id);
+        let all: Vec<u32> = link.subscriptions.keys().filter(staying).copied().collect();
         (!all.is_empty()).then(|| self.random.pick(&all))
     }
 

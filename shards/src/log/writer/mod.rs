@@ -211,6 +211,11 @@ impl<B: BatchBuffer> LogWriter<B> {
         }
     }
 
+    /// How often the log has been opened, this time included.
+    pub fn open_counter(&self) -> u64 {
+        self.open_counter
+    }
+
     /// Whether the log met an I/O error.
     pub fn is_latched(&self) -> bool {
         self.latch.is_some()
