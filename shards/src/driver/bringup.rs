@@ -389,7 +389,8 @@ impl Opening {
                 return Err(format!(
                     "{} holds no log any more (both superblocks are missing); nothing was changed: restore the directory's files, or start on a new one with --data",
                     self.directory.display()
-                ));
+                )
+                .into());
             }
             log::create(&disk, self.log_id, &self.options).map_err(|error| error.to_string())?;
         }
