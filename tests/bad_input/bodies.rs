@@ -146,7 +146,8 @@ fn every_byte_of_every_body_may_be_flipped() {
         let mut peer = server.hello_to(shard);
         for bytes in valid(queue) {
             for at in HEADER_BYTES..bytes.len() {
-                for mask in [0x01, 0x80, 0xff] {
+                // Low and high bits in turn: half of the time of both.
+                for mask in [0x80_u8 >> (7 * (at % 2)), 0xff] {
                     let mut mutated = bytes.clone();
                     mutated[at] ^= mask;
                     correlation += 1;

@@ -6,13 +6,14 @@ use std::{
 };
 
 use wire::{
+    codec,
     error::ErrorCode,
     frame::{FrameHeader, Kind},
     limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
-    message::{Frontiers, List, Peek, Ping, QueueInfo, Settle, SettleItem, ANY_SHARD},
+    message::{Deliver, List, Peek, Ping, Settle, SettleItem, ANY_SHARD},
 };
 
-use crate::rawwire::{await_that, code, frame, hello, publish, Peer, Server};
+use crate::rawwire::{await_that, code, frame, hello, Peer, Server};
 
 fn claim(kind: Kind, length: u32) -> [u8; 24] {
     let kind = kind as u8;
@@ -138,7 +139,7 @@ fn f70_few_descriptors_refuse_new_connections_and_keep_old_ones() {
 fn flood(peer: &mut Peer, request: &[u8], most: usize) -> bool {
     use std::io::Write;
     let many = request.repeat((64 << 10) / request.len() + 1);
-    let timeout = Duration::from_millis(700);
+    let timeout = Duration::from_millis(400);
     peer.stream.set_write_timeout(Some(timeout)).expect("set");
     let mut sent = 0;
     while sent < most {
@@ -183,20 +184,6 @@ fn a_peer_that_never_reads_its_answers_is_bounded_and_blocks_nobody() {
         frame(1, &List::default()),
         frame(
             1,
-            &QueueInfo {
-                queue_id,
-                ..Default::default()
-            },
-        ),
-        frame(
-            1,
-            &Frontiers {
-                queue_id,
-                ..Default::default()
-            },
-        ),
-        frame(
-            1,
             &Settle {
                 queue_id,
                 generation: 1,
@@ -205,12 +192,10 @@ fn a_peer_that_never_reads_its_answers_is_bounded_and_blocks_nobody() {
                 ..Default::default()
             },
         ),
-        frame(1, &publish(0, &[b"nowhere"])),
         frame(1, &Ping::default()),
     ];
     let before = server.resident();
     for shard in [0, 1] {
-        let begun = Instant::now();
         let mut silent = Vec::new();
         for request in &requests {
             let mut peer = server.hello_to(shard);
@@ -219,12 +204,7 @@ fn a_peer_that_never_reads_its_answers_is_bounded_and_blocks_nobody() {
             watcher.publish(queue_id, &[b"meanwhile"]);
             silent.push(peer);
             let grown = server.resident().saturating_sub(before);
-            eprintln!(
-                "{shard} kind {} at {:?}: {grown}",
-                request[5],
-                begun.elapsed()
-            );
-            let bound = (64 << 20) * silent.len() as u64 + (64 << 20);
+            let bound = (32 << 20) * silent.len() as u64 + (64 << 20);
             assert!(grown < bound, "{grown} bytes for {} peers", silent.len());
         }
     }
@@ -251,8 +231,9 @@ fn a_consumer_that_never_reads_takes_no_more_than_its_window() {
     let mut received = 0;
     // 40 MB; the deaf one has a window of 1 MiB and what the sockets hold.
     while received < 250 {
-        reader.expect(Kind::Deliver);
-        received += 1;
+        let (_, body) = reader.expect(Kind::Deliver);
+        let deliver = codec::decode::<Deliver>(&body).expect("a delivery");
+        received += deliver.deliveries.len();
     }
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 256 << 20, "{grown} bytes");
