@@ -40,6 +40,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(20);
 const REPLAY_CHUNK_BYTES: usize = 1 << 20;
 /// Chunks on the way.
 const REPLAY_CHUNKS: usize = 4;
+/// Longest sleep of an executor.
+const TICK: Duration = Duration::from_millis(100);
 /// How often a shard looks for what the opening thread sent.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// First and longest pause between tries to reopen a latched log.
@@ -149,6 +151,7 @@ impl Bringup {
     /// Brings the shard up and keeps it up until the process ends.
     pub(super) async fn run(self) {
         let shard = self.config.shard;
+        glommio::spawn_local(tick()).detach();
         if let Err(reason) = self.serve().await {
             // The receiver is gone only when the process ends.
             let _ = self.reports.send(Report::Failed { shard, reason });
@@ -369,9 +372,17 @@ impl Bringup {
     }
 }
 
+/// Wakes the executor now and then: one in its deepest sleep was seen to miss
+/// what it waited for (a wake from another thread, an opened file) until
+/// anything else happened, and at the start nothing else does.
+async fn tick() {
+    loop {
+        sleep(TICK).await;
+    }
+}
+
 /// The next message of another thread; `None` when there will be none. Looked
-/// for by timer: about one start in fifty hung because the executor slept
-/// through the wake of a thread that is no executor.
+/// for by timer, because a wake can be missed; see [`tick`].
 async fn receive<T>(from: &flume::Receiver<T>) -> Option<T> {
     loop {
         match from.try_recv() {
