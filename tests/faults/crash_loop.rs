@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use crate::support::{
     assert_conserved,
     load::{consume, drain, publish, Shared},
-    server::{Home, Server},
+    server::{quick, Home, Server},
     size, soon, Random,
 };
 
@@ -97,7 +97,9 @@ async fn spawn_load(
     random: &mut Random,
 ) {
     for number in 0..PUBLISHERS {
-        let client = server.client().await;
+        // What was not sent when the server died fails by then.
+        let builder = quick().publish_deadline(Duration::from_secs(2));
+        let client = server.client_with(builder).await;
         let name = format!("r{round}p{number}");
         let (journal, stop) = (journal.clone(), stop.clone());
         load.spawn(publish(

@@ -91,11 +91,13 @@ async fn f74_the_largest_record_passes_a_larger_one_is_refused() {
     let server = home.start();
     let client = server.client().await;
     let mut subscription = client.subscribe(QUEUE).await.unwrap();
-    for expected in [&largest[..], b"small"] {
+    // Whichever comes first: the large one is read back in many pieces.
+    for _ in 0..2 {
         let delivery = soon("a delivery", subscription.next())
             .await
             .unwrap()
             .unwrap();
+        let expected = [&largest[..], b"small"][usize::from(delivery.offset() > 0)];
         let (offset, len) = (delivery.offset(), delivery.payload().len());
         assert!(
             delivery.payload() == expected,

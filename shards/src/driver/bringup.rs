@@ -40,6 +40,10 @@ const LOCK_WAIT: Duration = Duration::from_secs(20);
 const REPLAY_CHUNK_BYTES: usize = 1 << 20;
 /// Chunks on the way.
 const REPLAY_CHUNKS: usize = 4;
+/// Longest sleep of an executor.
+const TICK: Duration = Duration::from_millis(100);
+/// How often a shard looks for what the opening thread sent.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// First and longest pause between tries to reopen a latched log.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 const REOPEN_PAUSE_MOST: Duration = Duration::from_secs(10);
@@ -149,6 +153,7 @@ impl Bringup {
     /// Brings the shard up and keeps it up until the process ends.
     pub(super) async fn run(self) {
         let shard = self.config.shard;
+        glommio::spawn_local(tick()).detach();
         if let Err(reason) = self.serve().await {
             // The receiver is gone only when the process ends.
             let _ = self.reports.send(Report::Failed { shard, reason });
@@ -254,7 +259,7 @@ impl Bringup {
         config.start_mono_ms = clock::mono_ms();
         config.start_wall_ms = clock::wall_ms();
         let mut boot = Boot::new(config);
-        while let Ok(chunk) = chunks.recv_async().await {
+        while let Some(chunk) = receive(&chunks).await {
             for item in &chunk {
                 boot.replay(&item.header, &item.payload, &|at| {
                     log::place_in(item.position, &item.links, at)
@@ -262,10 +267,9 @@ impl Bringup {
                 .map_err(|error| error.to_string())?;
             }
         }
-        let (start, report) = result
-            .recv_async()
+        let (start, report) = receive(&result)
             .await
-            .map_err(|_| "the opening thread ended without a word".to_owned())??;
+            .ok_or_else(|| "the opening thread ended without a word".to_owned())??;
         let segment_bytes = start.geometry().segment_bytes();
         let writer = LogWriter::new(start, self.log.clone());
         let memory = crate::engine::Memory {
@@ -362,11 +366,32 @@ impl Bringup {
                 // The shard is gone only when the process ends.
                 let _ = done_in.send(recorded);
             });
-            if handed && done.recv_async().await == Ok(true) {
+            if handed && receive(&done).await == Some(true) {
                 return;
             }
             shard.problem("the latch could not be recorded anywhere; trying again");
             sleep(REOPEN_PAUSE_MOST).await;
+        }
+    }
+}
+
+/// Wakes the executor now and then: one in its deepest sleep was seen to miss
+/// what it waited for (a wake from another thread, an opened file) until
+/// anything else happened, and at the start nothing else does.
+async fn tick() {
+    loop {
+        sleep(TICK).await;
+    }
+}
+
+/// The next message of another thread; `None` when there will be none. Looked
+/// for by timer, because a wake can be missed; see [`tick`].
+async fn receive<T>(from: &flume::Receiver<T>) -> Option<T> {
+    loop {
+        match from.try_recv() {
+            Ok(message) => return Some(message),
+            Err(flume::TryRecvError::Disconnected) => return None,
+            Err(flume::TryRecvError::Empty) => sleep(LOOK_PAUSE).await,
         }
     }
 }
