@@ -74,7 +74,7 @@ macro_rules! partition_request {
             Err((code, message)) => return $engine.refuse($conn, $correlation, code, message),
         }
         if !$engine.partitions.contains_key(&key) {
-            let (code, message) = unknown_queue();
+            let (code, message) = $engine.no_partition(key);
             return $engine.refuse($conn, $correlation, code, message);
         }
         (request, key)

@@ -174,6 +174,10 @@ impl Group {
             return Err(GroupError::NotLeader(self.id));
         }
         let index = self.raft.raft.raft_log.last_index() + 1;
+        if self.raft.store().last() + 1 != index {
+            // Raft's own entry of this term is not in the log yet: it comes first.
+            return Err(GroupError::NotLeader(self.id));
+        }
         let handle = self.append_entry(log, index, parts, demand)?;
         self.raft
             .propose(Vec::new(), Vec::new())

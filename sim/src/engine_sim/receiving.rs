@@ -83,9 +83,10 @@ impl World {
         }
         let link = self.clients[client].link.as_mut();
         let request = link.and_then(|link| link.pending.remove(&correlation));
-        let Some(request) = request else {
+        let Some((request, sent_us)) = request else {
             return self.unasked(client, kind, correlation);
         };
+        self.asked_at_us = sent_us;
         let answer = self.answered(client, kind, body, request, moments)?;
         if self.clients[client].keep_answers {
             self.clients[client].answers.insert(correlation, answer);
@@ -370,7 +371,7 @@ impl World {
             let correlation = item.correlation.to_native();
             let link = self.clients[client].link.as_mut();
             let request = link.and_then(|link| link.pending.remove(&correlation));
-            let Some(Request::Publish { batch, bytes }) = request else {
+            let Some((Request::Publish { batch, bytes }, _)) = request else {
                 return self.unasked(client, Kind::Confirm, correlation);
             };
             if let Some(link) = self.clients[client].link.as_mut() {

@@ -129,6 +129,8 @@ pub(super) struct World {
     pub trace: Trace,
     /// Clients act by themselves.
     pub busy: bool,
+    /// When the request that is being answered was sent.
+    pub asked_at_us: u64,
 }
 
 /// Steps after which a run that does not end is called stuck.
@@ -153,6 +155,7 @@ impl World {
             journal: Journal::default(),
             trace: Trace::default(),
             busy: false,
+            asked_at_us: 0,
         }
     }
 
