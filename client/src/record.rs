@@ -49,7 +49,9 @@ impl<'a> Record<'a> {
     /// Not delivered before this moment (millisecond resolution, the server's clock).
     pub fn not_before(mut self, moment: SystemTime) -> Self {
         let since = moment.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        self.parts.not_before_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        // Rounded up: a fraction of a millisecond early is still early.
+        let ms = since.as_nanos().div_ceil(1_000_000);
+        self.parts.not_before_ms = u64::try_from(ms).unwrap_or(u64::MAX);
         self
     }
 

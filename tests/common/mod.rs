@@ -114,17 +114,22 @@ fn launch(data: &Path, listen: &str, shards: u16) -> (Child, SocketAddr) {
         .spawn()
         .unwrap();
     let lines = Lines::of(child.stdout.take().unwrap());
-    let address = loop {
-        let Some(line) = lines.next() else {
-            let status = child.wait().unwrap();
-            panic!("the server ended before it listened: {status}");
+    loop {
+        let problem = match lines.receiver.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                let Some((_, address)) = line.split_once("listening on ") else {
+                    continue;
+                };
+                let address = address.split_whitespace().next().unwrap();
+                return (child, address.parse().unwrap());
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => "it did not listen in time",
+            Err(mpsc::RecvTimeoutError::Disconnected) => "it ended before it listened",
         };
-        if let Some((_, address)) = line.split_once("listening on ") {
-            let address = address.split_whitespace().next().unwrap();
-            break address.parse().unwrap();
-        }
-    };
-    (child, address)
+        // Not left behind: nothing else would end it.
+        let _ = child.kill();
+        panic!("{problem}: {}", child.wait().unwrap());
+    }
 }
 
 /// Lines of a stream, read to its end in the background so that its writer

@@ -16,6 +16,7 @@ use glommio::{
 };
 
 use super::{
+    boot_directory::boot_directory,
     clock,
     fs_disk::FsDisk,
     helper::Helper,
@@ -29,7 +30,7 @@ use crate::{
     io::DiskErrorKind,
     log::{
         self, BootId, CleanMarker, Geometry, IoFailure, ItemHeader, LatchRecord, LogId, LogOptions,
-        LogPosition, LogStart, LogWriter, OpenFacts, RecoveryReport, SUPERBLOCK_FILES,
+        LogPosition, LogStart, LogWriter, OpenError, OpenFacts, RecoveryReport, SUPERBLOCK_FILES,
     },
 };
 
@@ -42,8 +43,6 @@ const REPLAY_CHUNKS: usize = 4;
 /// First and longest pause between tries to reopen a latched log.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 const REOPEN_PAUSE_MOST: Duration = Duration::from_secs(10);
-/// Directories that a reboot empties, best first.
-const BOOT_DIRECTORIES: [&str; 2] = ["/run", "/dev/shm"];
 
 /// The clean markers of a data directory: those found, and those to leave.
 pub(super) struct CleanMarkers {
@@ -97,13 +96,44 @@ struct Replayed {
 }
 
 type Chunk = Vec<Replayed>;
-type OpenResult = Result<(LogStart, RecoveryReport), String>;
+type OpenResult = Result<(LogStart, RecoveryReport), OpenFailure>;
+
+/// Why a log did not open.
+struct OpenFailure {
+    reason: String,
+    /// The log latched while it was opened: this process must reopen it.
+    latch: Option<LatchRecord>,
+}
+
+impl From<String> for OpenFailure {
+    fn from(reason: String) -> Self {
+        OpenFailure {
+            reason,
+            latch: None,
+        }
+    }
+}
+
+impl From<OpenError> for OpenFailure {
+    fn from(error: OpenError) -> Self {
+        let latch = match &error {
+            OpenError::TailSync { latch, .. } => Some(*latch),
+            _ => None,
+        };
+        OpenFailure {
+            reason: error.to_string(),
+            latch,
+        }
+    }
+}
 
 /// Everything a shard is started from.
 pub(super) struct Bringup {
     pub config: EngineConfig,
     pub hello: HelloFacts,
     pub directory: PathBuf,
+    /// The data directory is new: a missing log is made rather than missed.
+    pub may_create: bool,
     pub cookie: u64,
     pub log: LogOptions,
     pub clean: Arc<CleanMarkers>,
@@ -126,7 +156,7 @@ impl Bringup {
     }
 
     async fn serve(&self) -> Result<(), String> {
-        let (mut engine, mut report) = self.boot(None).await?;
+        let (mut engine, mut report) = self.first_boot().await?;
         let _first = self.first_file().await?;
         let queue = glommio::executor().create_task_queue(
             Shares::default(),
@@ -142,6 +172,29 @@ impl Bringup {
             shard.latched.wait().await;
             (engine, report) = self.reopen(&shard).await;
             shard.replace_engine(engine);
+        }
+    }
+
+    /// A log that latches while it is opened is reopened here, with back-off:
+    /// the fact may be known to nobody else.
+    async fn first_boot(&self) -> Result<(Engine<DmaBuffer>, RecoveryReport), String> {
+        let (mut latch, mut pause) = (None, REOPEN_PAUSE);
+        loop {
+            match self.boot(latch).await {
+                Ok(booted) => return Ok(booted),
+                Err(failure) => match failure.latch.or(latch) {
+                    None => return Err(failure.reason),
+                    again => {
+                        latch = again;
+                        let notice = Notice::Problem(format!("{}; trying again", failure.reason));
+                        let shard = self.config.shard;
+                        // The receiver is gone only when the process ends.
+                        let _ = self.reports.send(Report::Notice { shard, notice });
+                        sleep(pause).await;
+                        pause = (pause * 2).min(REOPEN_PAUSE_MOST);
+                    }
+                },
+            }
         }
     }
 
@@ -178,11 +231,12 @@ impl Bringup {
     async fn boot(
         &self,
         latch: Option<LatchRecord>,
-    ) -> Result<(Engine<DmaBuffer>, RecoveryReport), String> {
+    ) -> Result<(Engine<DmaBuffer>, RecoveryReport), OpenFailure> {
         let (chunks_in, chunks) = flume::bounded::<Chunk>(REPLAY_CHUNKS);
         let (result_in, result) = flume::bounded::<OpenResult>(1);
         let opening = Opening {
             directory: self.directory.clone(),
+            may_create: self.may_create,
             log_id: LogId(u128::from(self.cookie) << 64 | u128::from(self.config.shard)),
             options: self.log.clone(),
             clean: self.clean.clone(),
@@ -284,8 +338,9 @@ impl Bringup {
             shard.close_segments();
             match self.boot(record).await {
                 Ok(opened) => return opened,
-                Err(reason) => shard.problem(&format!(
-                    "reopening the latched log: {reason}; trying again"
+                Err(failure) => shard.problem(&format!(
+                    "reopening the latched log: {}; trying again",
+                    failure.reason
                 )),
             }
             pause = (pause * 2).min(REOPEN_PAUSE_MOST);
@@ -319,6 +374,7 @@ impl Bringup {
 /// The blocking half of bringing a log up.
 struct Opening {
     directory: PathBuf,
+    may_create: bool,
     log_id: LogId,
     options: LogOptions,
     clean: Arc<CleanMarkers>,
@@ -329,6 +385,13 @@ impl Opening {
     fn run(self, chunks: flume::Sender<Chunk>) -> OpenResult {
         let disk = FsDisk::create(&self.directory).map_err(|error| error.to_string())?;
         if !log::exists(&disk).map_err(|error| error.to_string())? {
+            if !self.may_create {
+                return Err(format!(
+                    "{} holds no log any more (both superblocks are missing); nothing was changed: restore the directory's files, or start on a new one with --data",
+                    self.directory.display()
+                )
+                .into());
+            }
             log::create(&disk, self.log_id, &self.options).map_err(|error| error.to_string())?;
         }
         let boot_id =
@@ -363,21 +426,10 @@ impl Opening {
         let opened = match self.latch {
             None => log::open(&disk, &self.options, &facts, &mut on_item),
             Some(latch) => log::reopen(&disk, &self.options, &facts, &latch, &mut on_item),
-        }
-        .map_err(|error| error.to_string())?;
+        }?;
         let _ = chunks.send(chunk);
         Ok((opened.start, opened.report))
     }
-}
-
-/// A directory that a reboot empties, if this machine has one we may use.
-fn boot_directory() -> Option<FsDisk> {
-    // Tests keep their tokens to themselves.
-    if let Ok(directory) = std::env::var("TIDEGATE_TEST_BOOT_DIRECTORY") {
-        return FsDisk::create(directory).ok();
-    }
-    let usable = |root: &&str| FsDisk::create(Path::new(root).join("tidegate")).ok();
-    BOOT_DIRECTORIES.iter().find_map(usable)
 }
 
 fn prepare(directory: &Path, geometry: Geometry, sequence: u64) -> Result<(), IoFailure> {

@@ -79,6 +79,11 @@ impl Receive {
         Ok((rest.len() >= header.length as usize).then_some(header))
     }
 
+    /// Something can be handled without reading more.
+    fn holds_frame(&self) -> bool {
+        !matches!(self.frame(MAX_FRAME_BYTES), Ok(None))
+    }
+
     fn body(&self, header: &FrameHeader) -> &[u8] {
         let at = self.start + HEADER_BYTES;
         &self.bytes[at..at + header.length as usize]
@@ -252,12 +257,20 @@ async fn read(shard: &Rc<Shard>, conn: ConnKey, mut stream: TcpStream, socket: &
             if socket.closing.get() {
                 return wait_for_close(socket).await;
             }
+            // A small request can ask for a large answer: what was received
+            // waits, too, while the peer does not read.
+            if shard.output_is_full(conn) {
+                break;
+            }
         }
         while shard.output_is_full(conn) && !socket.closing.get() && !socket.gone.get() {
             socket.drained.wait().await;
         }
         if socket.gone.get() || socket.closing.get() {
             return wait_for_close(socket).await;
+        }
+        if receive.holds_frame() {
+            continue;
         }
         match receive.fill(&mut stream).await {
             Ok(0) | Err(_) => return,
@@ -289,6 +302,8 @@ async fn write(shard: Rc<Shard>, conn: ConnKey, mut stream: TcpStream, socket: R
                 break 'serve;
             }
         }
+        // The reader may wait for more than the output.
+        socket.drained.set();
         if socket.closing.get() || socket.gone.get() {
             break;
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/lock       held by the running server
 //! DIR/identity   what the directory is; written once
+//! DIR/creating   present until every log was made for the first time
 //! DIR/clean      present only after a clean stop
 //! DIR/shard-NN/  one log each
 //! ```
@@ -20,6 +21,8 @@ use crate::engine::ShardPlace;
 
 /// Version of the directory's layout.
 const FORMAT: u32 = 1;
+/// While it is there, logs that are missing are made; later they are missed.
+const CREATING: &str = "creating";
 /// Longest identity file that is read.
 const MAX_IDENTITY_BYTES: u64 = 64 << 10;
 /// File systems that write in place, by `statfs` type.
@@ -93,7 +96,8 @@ impl DataDirectory {
         if !any_file_system {
             check_file_system(path)?;
         }
-        let foreign = !path.join("identity").exists() && has_other_files(path).map_err(write)?;
+        let begun = path.join("identity").exists() || path.join(CREATING).exists();
+        let foreign = !begun && has_other_files(path).map_err(write)?;
         if foreign {
             return Err(DirectoryError::Foreign { path: at() });
         }
@@ -134,6 +138,23 @@ impl DataDirectory {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The creation of this directory was never finished: a log may be missing.
+    pub fn may_create_logs(&self) -> bool {
+        self.path.join(CREATING).exists()
+    }
+
+    /// Every log is made. From now on one that is missing was lost.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn finish_creation(&self) -> io::Result<()> {
+        if !self.may_create_logs() {
+            return Ok(());
+        }
+        fs::remove_file(self.path.join(CREATING))?;
+        sync_directory(&self.path)
     }
 
     /// The directory of a shard's log.
@@ -194,6 +215,8 @@ fn create_identity(path: &Path, new: NewDirectory) -> io::Result<Identity> {
         identity.place.shards,
         table.join(" ")
     );
+    File::create(path.join(CREATING))?;
+    sync_directory(path)?;
     for shard in 0..new.shards {
         fs::create_dir_all(shard_directory(path, shard))?;
     }
@@ -308,6 +331,24 @@ mod tests {
     fn a_foreign_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
+        assert!(matches!(
+            open(dir.path()),
+            Err(DirectoryError::Foreign { .. })
+        ));
+    }
+
+    #[test]
+    fn a_creation_that_a_crash_cut_short_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        fs::remove_file(dir.path().join("identity")).unwrap();
+        let again = open(dir.path()).unwrap();
+        assert!(again.created && again.may_create_logs());
+        again.finish_creation().unwrap();
+        again.finish_creation().unwrap();
+        drop(again);
+        assert!(!open(dir.path()).unwrap().may_create_logs());
+        fs::remove_file(dir.path().join("identity")).unwrap();
         assert!(matches!(
             open(dir.path()),
             Err(DirectoryError::Foreign { .. })

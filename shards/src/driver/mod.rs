@@ -20,7 +20,7 @@
 //!
 //! A crash leaves behind: the data directory without its clean marker.
 
-pub mod boot_directory;
+mod boot_directory;
 mod bringup;
 mod buffer;
 mod clock;
@@ -40,6 +40,7 @@ mod server;
 mod shard;
 mod timer;
 
+pub use boot_directory::boot_directory;
 pub use data_directory::{shard_directory, DirectoryError, Identity};
 pub use machine::MachineError;
 pub use server::{Server, ServerOptions, StartError};

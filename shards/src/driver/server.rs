@@ -31,7 +31,8 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(600);
 /// A drain gives up after this.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
-/// Descriptors kept for log files and the rest when connections are counted.
+/// Descriptors kept for log files and the rest when connections are counted;
+/// half of them where there are few.
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// Threads for what may block.
 const HELPER_THREADS: usize = 2;
@@ -152,6 +153,11 @@ impl Server {
             clean,
         };
         server.await_serving(tell)?;
+        let finished = server.directory.finish_creation();
+        finished.map_err(|source| DirectoryError::Write {
+            path: server.directory.path().to_owned(),
+            source,
+        })?;
         Ok(server)
     }
 
@@ -269,6 +275,7 @@ impl Launch<'_> {
                     server: self.options.version.clone(),
                 },
                 directory: self.directory.shard(shard),
+                may_create: self.directory.may_create_logs(),
                 cookie: self.directory.identity.cookie,
                 log: LogOptions {
                     sync_method: self.sync_method,
@@ -321,7 +328,9 @@ impl Launch<'_> {
 
     /// Each connection holds two descriptors.
     fn most_connections(&self) -> i64 {
-        let by_descriptors = machine::descriptors().saturating_sub(RESERVED_DESCRIPTORS) / 2;
+        let descriptors = machine::descriptors();
+        let reserved = RESERVED_DESCRIPTORS.min(descriptors / 2);
+        let by_descriptors = descriptors.saturating_sub(reserved) / 2;
         let most = self
             .options
             .max_connections

@@ -424,7 +424,7 @@ impl<B: BatchBuffer> Engine<B> {
                 self.tell_loss(key, lost_from, first_lost);
                 self.gate_begun(group, entry.end, key);
             }
-            _ => {}
+            (_, origin) => self.answer_gone(origin),
         }
     }
 

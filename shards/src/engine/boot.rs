@@ -271,11 +271,14 @@ impl Boot {
             outbound,
             notices: Vec::new(),
             closing: Vec::new(),
+            resumed: Vec::new(),
             scratch: Vec::new(),
             appended: self.appended,
             picks: Vec::new(),
             server_ms: start_wall,
-            clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms),
+            // Both clocks are rounded down: one more, or server time could
+            // run a fraction of a millisecond ahead of the wall clock.
+            clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms + 1),
             draining: false,
             disk_full: false,
             serving: false,

@@ -11,6 +11,14 @@ use wire::{
 pub(super) const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 /// Output above which the driver should stop reading the connection.
 pub(super) const OUTPUT_FULL_BYTES: usize = 8 << 20;
+/// Forwarded bytes, not yet handled, above which the connection is not read.
+pub(super) const FORWARDED_FULL_BYTES: u64 = 8 << 20;
+/// Handled bytes that the home shard is told of.
+pub(super) const HANDLED_STEP_BYTES: u64 = 256 << 10;
+/// What a forwarded frame counts beside its body.
+pub(super) const FORWARD_BYTES: u64 = 128;
+/// Longest text of an error.
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// Subscriptions of one connection.
 pub(super) const MAX_SUBSCRIPTIONS: usize = 16_384;
 
@@ -44,6 +52,14 @@ pub(super) struct Connection {
     pub owes_taken: u64,
     /// Output is under way to the home shard (not home only).
     pub in_flight: bool,
+    /// Bytes forwarded to other shards and not known as handled (home only).
+    pub forwarded: u64,
+    /// Bytes of forwarded frames handled since the home shard was told (not home only).
+    pub handled: u64,
+    /// Shards whose output piles up (home only), a bit each.
+    pub stalled: u64,
+    /// The home shard was told that output piles up (not home only).
+    pub told_stalled: bool,
     /// Already on the turn's list of connections with output.
     pub listed: bool,
     pub closing: bool,
@@ -63,6 +79,10 @@ impl Connection {
             others: 0,
             owes_taken: 0,
             in_flight: false,
+            forwarded: 0,
+            handled: 0,
+            stalled: 0,
+            told_stalled: false,
             listed: false,
             closing: false,
         }
@@ -96,15 +116,19 @@ impl Connection {
         correlation: u64,
         code: ErrorCode,
         outcome: Outcome,
-        message: String,
+        mut message: String,
     ) {
+        // What a peer sent may be quoted in it: an error must always fit.
+        let fits = |at: &usize| message.is_char_boundary(*at);
+        let end = (0..=MAX_MESSAGE_BYTES).rev().find(fits).unwrap_or(0);
+        message.truncate(end);
         let body = Error {
             code: code as u16,
             outcome: outcome as u8,
             message,
             extensions: Vec::new(),
         };
-        // A message is far below the frame limit: nothing to report if not.
+        // Now far below the frame limit: cannot fail.
         let _ = codec::encode(&mut self.output, correlation, &body);
     }
 

@@ -10,7 +10,7 @@ use wire::{
 };
 
 use super::{
-    connection::Connection,
+    connection::{Connection, FORWARDED_FULL_BYTES, FORWARD_BYTES, HANDLED_STEP_BYTES},
     directory::Directory,
     gates::GroupSlot,
     meta::MetaSlot,
@@ -58,6 +58,8 @@ pub struct Engine<B> {
     pub(super) outbound: Vec<(u16, ShardMessage)>,
     pub(super) notices: Vec<Notice>,
     pub(super) closing: Vec<ConnKey>,
+    /// Connections that may be read again.
+    pub(super) resumed: Vec<ConnKey>,
     /// Buffers used again.
     pub(super) scratch: Vec<u8>,
     pub(super) appended: Vec<AppendedRecord>,
@@ -205,6 +207,7 @@ impl<B: BatchBuffer> Engine<B> {
     ) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.others |= 1 << shard;
+            connection.forwarded += body.len() as u64 + FORWARD_BYTES;
         }
         let kind = kind as u8;
         let body = body.to_vec();
@@ -227,9 +230,16 @@ impl<B: BatchBuffer> Engine<B> {
                 correlation,
                 body,
             } => {
-                self.connections
+                let connection = self
+                    .connections
                     .entry(conn)
                     .or_insert_with(|| Connection::new(false, u32::MAX));
+                connection.handled += body.len() as u64 + FORWARD_BYTES;
+                if connection.handled >= HANDLED_STEP_BYTES {
+                    let bytes = std::mem::take(&mut connection.handled);
+                    let handled = ShardMessage::Handled { conn, bytes };
+                    self.outbound.push((conn.shard(), handled));
+                }
                 if let Some(kind) = Kind::from_raw(kind) {
                     self.dispatch_frame(conn, kind, correlation, &body);
                 }
@@ -242,6 +252,17 @@ impl<B: BatchBuffer> Engine<B> {
                 close,
             } => {
                 self.on_remote_output(from, conn, &bytes, released, close);
+            }
+            ShardMessage::Handled { conn, bytes } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.forwarded = connection.forwarded.saturating_sub(bytes);
+                    self.resumed.push(conn);
+                }
+            }
+            ShardMessage::Stalled { from, conn } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.stalled |= 1 << from;
+                }
             }
             ShardMessage::OutputTaken { conn } => self.on_output_taken(conn),
             ShardMessage::ConnClosed { conn } => self.on_closed(conn),
@@ -324,6 +345,7 @@ impl<B: BatchBuffer> Engine<B> {
         connection.output.extend_from_slice(bytes);
         connection.release(released);
         connection.owes_taken |= 1 << from;
+        connection.stalled &= !(1 << from);
         self.list_connection(conn);
         if close {
             self.close(conn);
@@ -361,11 +383,14 @@ impl<B: BatchBuffer> Engine<B> {
         true
     }
 
-    /// Unsent output in bytes is at its bound: the driver stops reading the
-    /// connection until its peer reads.
+    /// Unsent output in bytes is at its bound, here or at a shard that answers
+    /// the connection, or that shard has much of it still to handle: the driver
+    /// stops reading it until the next `Effect::Output` or its peer reads.
     pub fn output_is_full(&self, conn: ConnKey) -> bool {
         self.connections.get(&conn).is_some_and(|connection| {
-            connection.output.len() > super::connection::OUTPUT_FULL_BYTES
+            connection.stalled != 0
+                || connection.forwarded > FORWARDED_FULL_BYTES
+                || connection.output.len() > super::connection::OUTPUT_FULL_BYTES
         })
     }
 
@@ -551,6 +576,7 @@ impl<B: BatchBuffer> Engine<B> {
                 .drain(..)
                 .map(|(shard, message)| Effect::ToShard { shard, message }),
         );
+        effects.extend(self.resumed.drain(..).map(|conn| Effect::Output { conn }));
         effects.extend(self.closing.drain(..).map(|conn| Effect::Close { conn }));
     }
 }

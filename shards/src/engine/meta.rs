@@ -549,6 +549,9 @@ impl<B: BatchBuffer> Engine<B> {
                 return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
             }
         };
+        if let Err(error) = check_name(name) {
+            return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string());
+        }
         match self.directory.by_name(name) {
             Some(queue) => {
                 let queue = self.directory.describe(queue);
@@ -560,6 +563,10 @@ impl<B: BatchBuffer> Engine<B> {
                         extensions: Vec::new(),
                     },
                 );
+            }
+            None if !self.directory_known => {
+                let (code, message) = super::publish::unavailable();
+                self.refuse(conn, correlation, code, message);
             }
             None => {
                 let message = format!("no queue is called {name:?}; declare it first");
@@ -581,6 +588,10 @@ impl<B: BatchBuffer> Engine<B> {
                 return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
             }
         };
+        if !self.directory_known {
+            let (code, message) = super::publish::unavailable();
+            return self.refuse(conn, correlation, code, message);
+        }
         let limit = match request.limit.to_native() {
             0 => MAX_LIST_QUEUES,
             limit => limit.min(MAX_LIST_QUEUES),

@@ -16,6 +16,7 @@ use super::{
     partition::PartitionKey,
     publish::{unknown_queue, DEFAULT_DEADLINE_MS},
     reads,
+    turn::Deferred,
     types::ConnKey,
 };
 use crate::{
@@ -31,6 +32,10 @@ use crate::{
 const PEEK_BYTES: usize = 1 << 20;
 /// Barriers and peeks that may wait at once.
 const MAX_WAITING: usize = 4096;
+/// Peeks of one connection that may wait: their answers are large and come at once.
+const MAX_PEEKS_OF_CONNECTION: usize = 16;
+/// Purges that may wait for room in the log; each names all that is leased.
+const MAX_WAITING_PURGES: usize = 64;
 
 /// Waits until everything before it is durable.
 pub(super) struct Barrier {
@@ -195,6 +200,11 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(slot) = self.partitions.get(&key) else {
             return;
         };
+        let is_purge = |deferred: &&Deferred| matches!(deferred.origin, Origin::Purge { .. });
+        if self.deferred.iter().filter(is_purge).count() >= MAX_WAITING_PURGES {
+            let message = "too many purges wait for room in the log; retry later".to_owned();
+            return self.refuse(conn, correlation, ErrorCode::Overloaded, message);
+        }
         let below = slot.machine.next_offset();
         let mut leased = Vec::new();
         slot.machine.leased_below(below, &mut leased);
@@ -215,6 +225,13 @@ impl<B: BatchBuffer> Engine<B> {
         let (request, key) = partition_request!(self, conn, correlation, body, Peek);
         if self.peeks.len() >= MAX_WAITING {
             let message = "too many peeks wait already; retry later".to_owned();
+            return self.refuse(conn, correlation, ErrorCode::Overloaded, message);
+        }
+        let waiting = self.peeks.iter().filter(|peek| peek.conn == conn).count();
+        if waiting >= MAX_PEEKS_OF_CONNECTION || self.output_is_full(conn) {
+            let message = format!(
+                "{waiting} peeks of this connection wait and its unread answers are many; read them, then retry"
+            );
             return self.refuse(conn, correlation, ErrorCode::Overloaded, message);
         }
         let deadline_ms = self.server_ms + u64::from(DEFAULT_DEADLINE_MS);

@@ -2,7 +2,7 @@
 
 use wire::{
     codec,
-    error::ErrorCode,
+    error::{ErrorCode, Outcome},
     frame::Kind,
     limits::MAX_SETTLE_ITEMS,
     message::{ArchivedSettle, RefusedSettle, Settle, SettleConfirm, SETTLE_CONFIRM},
@@ -257,10 +257,12 @@ impl<B: BatchBuffer> Engine<B> {
         origin: Origin,
     ) -> Result<(), Origin> {
         let Some(slot) = self.partitions.get(&key) else {
+            self.answer_gone(origin);
             return Ok(());
         };
         let demand = slot.mode.confirm_gate();
         let Some(group) = self.groups.get_mut(&slot.group.0) else {
+            self.answer_gone(origin);
             return Ok(());
         };
         match group.group.propose(&mut self.log, parts, demand) {
@@ -270,6 +272,23 @@ impl<B: BatchBuffer> Engine<B> {
                 Ok(())
             }
             Err(_) => Err(origin),
+        }
+    }
+
+    /// The queue went before the command took effect: whoever asked is told.
+    pub(super) fn answer_gone(&mut self, origin: Origin) {
+        let (code, message) = super::publish::unknown_queue();
+        match origin {
+            Origin::Publish(reply) if !reply.answered => {
+                self.answer_publish(&reply, code, Outcome::Failed, message);
+            }
+            Origin::Settles { replies } => {
+                for reply in replies {
+                    self.refuse(reply.conn, reply.correlation, code, message.clone());
+                }
+            }
+            Origin::Purge { conn, correlation } => self.refuse(conn, correlation, code, message),
+            _ => {}
         }
     }
 

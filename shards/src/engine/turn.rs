@@ -3,6 +3,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
+    connection::OUTPUT_FULL_BYTES,
     core::Engine,
     gates::Origin,
     partition::PartitionKey,
@@ -271,6 +272,12 @@ impl<B: BatchBuffer> Engine<B> {
             // Stays listed: it goes when the home shard's socket took the last.
             connection.listed = true;
             self.listed_connections.push(conn);
+            let piles_up = connection.output.len() > OUTPUT_FULL_BYTES;
+            if piles_up && !std::mem::replace(&mut connection.told_stalled, true) {
+                let from = self.config.shard;
+                let stalled = ShardMessage::Stalled { from, conn };
+                self.outbound.push((conn.shard(), stalled));
+            }
             return;
         }
         let (close, released) = (connection.closing, std::mem::take(&mut connection.released));
@@ -279,6 +286,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let bytes = std::mem::take(&mut connection.output);
         connection.in_flight = true;
+        connection.told_stalled = false;
         let from = self.config.shard;
         let message = ShardMessage::Output {
             from,

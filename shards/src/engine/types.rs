@@ -139,7 +139,8 @@ pub struct ReadResult {
 /// What the driver is asked to do.
 pub enum Effect<B> {
     Log(LogEffect<B>),
-    /// The connection has output: call `Engine::take_output` when its socket is free.
+    /// The connection has output: call `Engine::take_output` when its socket is
+    /// free; and ask `Engine::output_is_full` again.
     Output {
         conn: ConnKey,
     },
@@ -210,6 +211,11 @@ pub enum ShardMessage {
         released: u64,
         close: bool,
     },
+    /// So many bytes of forwarded frames were handled.
+    Handled { conn: ConnKey, bytes: u64 },
+    /// Output for the connection piles up behind the last: read no more of it.
+    /// The next output ends this.
+    Stalled { from: u16, conn: ConnKey },
     /// The socket took the last output: the next may come.
     OutputTaken { conn: ConnKey },
     /// A connection that this shard answered is gone.

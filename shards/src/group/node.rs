@@ -174,8 +174,8 @@ impl Group {
             return Err(GroupError::NotLeader(self.id));
         }
         let index = self.raft.raft.raft_log.last_index() + 1;
-        if self.raft.store().last() + 1 != index {
-            // Raft's own entry of this term is not in the log yet: it comes first.
+        if index > self.raft.store().last() + 1 {
+            // Raft's own empty entry of this term is not in the log yet: `pump` first.
             return Err(GroupError::NotLeader(self.id));
         }
         let handle = self.append_entry(log, index, parts, demand)?;

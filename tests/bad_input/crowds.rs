@@ -1,0 +1,260 @@
+//! Many connections, slow ones, and ones that never read.
+
+use std::{
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use wire::{
+    error::ErrorCode,
+    frame::{FrameHeader, Kind},
+    limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
+    message::{Frontiers, List, Peek, Ping, QueueInfo, Settle, SettleItem, ANY_SHARD},
+};
+
+use crate::rawwire::{await_that, code, frame, hello, publish, Peer, Server};
+
+fn claim(kind: Kind, length: u32) -> [u8; 24] {
+    let kind = kind as u8;
+    FrameHeader {
+        kind,
+        length,
+        correlation: 1,
+    }
+    .encode()
+}
+
+/// F71: a stated length costs nothing, a hello that dribbles is cut at the
+/// deadline, and everyone else is served meanwhile.
+#[test]
+fn f71_slow_connections_that_claim_the_maximum_cost_little_and_are_cut() {
+    let mut server = Server::start();
+    let mut watcher = server.hello();
+    let queue = watcher.declare("served");
+    watcher.publish(queue, &[b"first"]);
+    let before = server.resident();
+    let mut strangers: Vec<Peer> = (0..500).map(|_| server.connect()).collect();
+    for peer in &mut strangers {
+        peer.raw(&claim(Kind::Hello, MAX_HELLO_BYTES));
+    }
+    let mut known: Vec<Peer> = (0..500).map(|_| server.hello()).collect();
+    for peer in &mut known {
+        peer.raw(&claim(Kind::Publish, MAX_FRAME_BYTES));
+    }
+    let mut open = strangers.len();
+    await_that("the slow ones to be cut", || {
+        for peer in strangers.iter_mut().chain(&mut known) {
+            peer.try_raw(&[0]);
+        }
+        watcher.publish(queue, &[b"meanwhile"]);
+        strangers.retain_mut(|peer| {
+            peer.stream.set_nonblocking(true).expect("set");
+            let waits = peer
+                .stream
+                .peek(&mut [0])
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+            peer.stream.set_nonblocking(false).expect("set");
+            if !waits {
+                assert_eq!(code(&peer.frame().expect("why")), Some(ErrorCode::Protocol));
+            }
+            waits
+        });
+        open = strangers.len();
+        // 16 GiB were claimed.
+        let grown = server.resident().saturating_sub(before);
+        assert!(grown < 128 << 20, "{grown} bytes for 1 000 connections");
+        open == 0
+    });
+    watcher.ping();
+    drop(known);
+    server.assert_well();
+}
+
+/// F70: with few descriptors new connections are refused with a reason, old
+/// ones go on, the log gets its files, no core spins, and room that is made is
+/// used.
+#[test]
+fn f70_few_descriptors_refuse_new_connections_and_keep_old_ones() {
+    let mut server = Server::start_with(2, "ulimit -n 256", &[]);
+    let mut held = vec![server.hello()];
+    let queue = held[0].declare("held");
+    let mut refused = 0;
+    for round in 0..400 {
+        let mut peer = server.connect();
+        if !peer.try_raw(&frame(1, &hello(ANY_SHARD))) {
+            refused += 1;
+            continue;
+        }
+        match peer.frame() {
+            Some((header, _)) if header.kind == Kind::HelloReply as u8 => held.push(peer),
+            Some(frame) => {
+                assert_eq!(code(&frame), Some(ErrorCode::LimitReached));
+                refused += 1;
+            }
+            None => refused += 1,
+        }
+        if round % 2 == 1 {
+            // A visitor that says nothing and goes.
+            drop(TcpStream::connect(server.address));
+        }
+    }
+    assert!(held.len() >= 16, "{} connections", held.len());
+    assert!(refused >= 100, "{refused} refusals");
+    let large = vec![5; 1 << 20];
+    for number in 0..12 {
+        let at = number % held.len();
+        held[at].publish(queue, &[&large]);
+    }
+    let (start, ticks) = (Instant::now(), server.ticks());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = server.ticks() - ticks;
+    let share = used as f64 / (start.elapsed().as_secs_f64() * 100.0);
+    assert!(share < 0.5, "{share} of a core while nothing happens");
+    for (number, peer) in held.iter().enumerate() {
+        if number % 2 == 1 {
+            peer.half_close();
+        }
+    }
+    let mut number = 0;
+    held.retain(|_| {
+        number += 1;
+        number % 2 == 1
+    });
+    for peer in &mut held {
+        peer.ping();
+    }
+    await_that("room for another", || {
+        let mut peer = server.connect();
+        peer.try_raw(&frame(1, &hello(ANY_SHARD)))
+            && peer
+                .frame()
+                .is_some_and(|(header, _)| header.kind == Kind::HelloReply as u8)
+    });
+    server.assert_well();
+}
+
+/// Fills the connection with requests and never reads. True once the server
+/// no longer takes more.
+fn flood(peer: &mut Peer, request: &[u8], most: usize) -> bool {
+    use std::io::Write;
+    let many = request.repeat((64 << 10) / request.len() + 1);
+    let timeout = Duration::from_millis(700);
+    peer.stream.set_write_timeout(Some(timeout)).expect("set");
+    let mut sent = 0;
+    while sent < most {
+        if peer.stream.write_all(&many).is_err() {
+            return true;
+        }
+        sent += many.len();
+    }
+    false
+}
+
+/// Small requests with large answers, from a peer that never reads one: on
+/// the owner's shard and from the other one.
+#[test]
+fn a_peer_that_never_reads_its_answers_is_bounded_and_blocks_nobody() {
+    let mut server = Server::start();
+    let mut watcher = server.hello();
+    let queue_id = watcher.declare("unread");
+    let large = vec![9; 200_000];
+    for _ in 0..20 {
+        watcher.publish(queue_id, &[&large]);
+    }
+    for number in 0..200 {
+        watcher.declare(&format!("{number} {}", "long name ".repeat(20)));
+    }
+    let items = vec![
+        SettleItem {
+            offset: 1 << 40,
+            attempt: 1
+        };
+        2000
+    ];
+    let requests = [
+        frame(
+            1,
+            &Peek {
+                queue_id,
+                max_records: 1000,
+                ..Default::default()
+            },
+        ),
+        frame(1, &List::default()),
+        frame(
+            1,
+            &QueueInfo {
+                queue_id,
+                ..Default::default()
+            },
+        ),
+        frame(
+            1,
+            &Frontiers {
+                queue_id,
+                ..Default::default()
+            },
+        ),
+        frame(
+            1,
+            &Settle {
+                queue_id,
+                generation: 1,
+                kind: 1,
+                items,
+                ..Default::default()
+            },
+        ),
+        frame(1, &publish(0, &[b"nowhere"])),
+        frame(1, &Ping::default()),
+    ];
+    let before = server.resident();
+    for shard in [0, 1] {
+        let begun = Instant::now();
+        let mut silent = Vec::new();
+        for request in &requests {
+            let mut peer = server.hello_to(shard);
+            let stopped = flood(&mut peer, request, 64 << 20);
+            assert!(stopped, "shard {shard} took all of kind {}", request[5]);
+            watcher.publish(queue_id, &[b"meanwhile"]);
+            silent.push(peer);
+            let grown = server.resident().saturating_sub(before);
+            eprintln!(
+                "{shard} kind {} at {:?}: {grown}",
+                request[5],
+                begun.elapsed()
+            );
+            let bound = (64 << 20) * silent.len() as u64 + (64 << 20);
+            assert!(grown < bound, "{grown} bytes for {} peers", silent.len());
+        }
+    }
+    watcher.ping();
+    server.assert_well();
+}
+
+/// A consumer that never reads takes what its window holds; the rest goes to
+/// those who read.
+#[test]
+fn a_consumer_that_never_reads_takes_no_more_than_its_window() {
+    let mut server = Server::start();
+    let mut reader = server.hello();
+    let queue_id = reader.declare("shared");
+    let mut deaf = server.hello();
+    deaf.subscribe(queue_id, 1, u32::MAX);
+    reader.subscribe(queue_id, 1, u32::MAX);
+    let before = server.resident();
+    let large = vec![9; 100_000];
+    let mut publisher = server.hello();
+    for _ in 0..400 {
+        publisher.publish(queue_id, &[&large]);
+    }
+    let mut received = 0;
+    // 40 MB; the deaf one has a window of 1 MiB and what the sockets hold.
+    while received < 250 {
+        reader.expect(Kind::Deliver);
+        received += 1;
+    }
+    let grown = server.resident().saturating_sub(before);
+    assert!(grown < 256 << 20, "{grown} bytes");
+    server.assert_well();
+}

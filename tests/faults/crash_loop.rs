@@ -1,0 +1,166 @@
+//! `SIGKILL` at random points under load: nothing confirmed is lost, nothing
+//! settled comes back.
+
+use std::{
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc,
+    },
+    time::Duration,
+};
+
+use client::{Client, DeclareOptions, Mode};
+use tokio::task::JoinSet;
+
+use crate::support::{
+    assert_conserved,
+    load::{consume, drain, publish, Shared},
+    server::{Home, Server},
+    size, soon, Random,
+};
+
+const QUEUE: &str = "crash";
+const PUBLISHERS: usize = 2;
+const CONSUMERS: usize = 2;
+
+#[tokio::test]
+async fn a_durable_queue_survives_kills_under_load() {
+    crash_loop(&[Mode::Durable]).await;
+}
+
+#[tokio::test]
+async fn a_buffered_queue_survives_kills_under_load() {
+    crash_loop(&[Mode::Buffered]).await;
+}
+
+#[tokio::test]
+async fn a_speculative_queue_survives_kills_under_load() {
+    crash_loop(&[Mode::Speculative]).await;
+}
+
+#[tokio::test]
+async fn queues_of_all_modes_on_one_log_survive_kills_under_load() {
+    crash_loop(&Mode::ALL).await;
+}
+
+fn name_of(mode: Mode) -> String {
+    format!("{QUEUE}-{}", mode.name())
+}
+
+async fn crash_loop(modes: &[Mode]) {
+    let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+    let mut random = Random::new(&format!("crash_loop {}", names.join("+")));
+    let home = Home::new(2);
+    let journals: Vec<Shared> = modes.iter().map(|_| Shared::default()).collect();
+    for round in 0..size(5, 100) {
+        let mut server = home.start();
+        let client = server.client().await;
+        for mode in modes {
+            declare_and_check(&client, *mode, round > 0).await;
+        }
+        let life = Duration::from_millis(random.between(20, 1200));
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut load = JoinSet::new();
+        for (mode, journal) in modes.iter().zip(&journals) {
+            spawn_load(
+                &mut load,
+                &server,
+                *mode,
+                round,
+                journal,
+                &stop,
+                &mut random,
+            )
+            .await;
+        }
+        tokio::time::sleep(life).await;
+        server.assert_alive();
+        server.kill();
+        stop.store(true, Ordering::Relaxed);
+        while let Some(done) = soon("the load to end", load.join_next()).await {
+            done.expect("a publisher or consumer failed");
+        }
+        for journal in &journals {
+            journal.lock().unwrap().round_ended();
+        }
+    }
+    heal_and_check(&home, modes, &journals).await;
+}
+
+async fn spawn_load(
+    load: &mut JoinSet<()>,
+    server: &Server,
+    mode: Mode,
+    round: usize,
+    journal: &Shared,
+    stop: &Arc<AtomicBool>,
+    random: &mut Random,
+) {
+    for number in 0..PUBLISHERS {
+        let client = server.client().await;
+        let name = format!("r{round}p{number}");
+        let (journal, stop) = (journal.clone(), stop.clone());
+        load.spawn(publish(
+            client,
+            name_of(mode),
+            name,
+            journal,
+            stop,
+            random.fork(),
+        ));
+    }
+    for _ in 0..CONSUMERS {
+        let client = server.client().await;
+        let (journal, stop) = (journal.clone(), stop.clone());
+        load.spawn(consume(client, name_of(mode), journal, stop, random.fork()));
+    }
+}
+
+/// The queue as the last round left it: same history, honest counters.
+async fn declare_and_check(client: &Client, mode: Mode, exists: bool) {
+    let options = DeclareOptions::new(name_of(mode))
+        .mode(mode)
+        .partitions(2)
+        .lease(Duration::from_secs(10));
+    let declared = client.declare(options).await.unwrap();
+    assert_eq!(declared.created, !exists, "the queue was forgotten");
+    check_info(client, mode).await;
+}
+
+async fn check_info(client: &Client, mode: Mode) {
+    let info = client.info(&name_of(mode)).await.unwrap();
+    assert_conserved(&info);
+    for partition in &info.partitions {
+        assert_eq!(partition.generation, 1, "the same boot, the same history");
+        assert!(partition.losses.is_empty());
+        assert_eq!(partition.written_next, partition.counts.published);
+    }
+}
+
+async fn heal_and_check(home: &Home, modes: &[Mode], journals: &[Shared]) {
+    let server = home.start();
+    let client = server.client().await;
+    let mut left = Vec::new();
+    for (mode, journal) in modes.iter().zip(journals) {
+        check_info(&client, *mode).await;
+        drain(&client, &name_of(*mode), journal).await;
+        let journal = journal.lock().unwrap();
+        let summary = journal.check_drained();
+        println!("crash_loop {}: {summary:?}", mode.name());
+        let counts = client.info(&name_of(*mode)).await.unwrap().totals();
+        assert_eq!(counts.published, journal.places() as u64);
+        assert!(summary.confirmed > 0 && summary.settle_confirmed > 0);
+        left.push(counts);
+    }
+    server.kill();
+    let server = home.start();
+    let client = server.client().await;
+    for (mode, before) in modes.iter().zip(left) {
+        check_info(&client, *mode).await;
+        let after = client.info(&name_of(*mode)).await.unwrap().totals();
+        assert_eq!(after.ready + after.delayed + after.leased + after.gated, 0);
+        assert_eq!(after.published, before.published);
+        assert_eq!(after.acknowledged, before.acknowledged);
+        assert_eq!(after.dropped, before.dropped);
+    }
+}

@@ -1,0 +1,14 @@
+//! Crash and fault tests against real server processes; the F numbers are
+//! those of the fault list. `TIDEGATE_TEST_SIZE=full` runs them at full size.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod consumers;
+mod crash_loop;
+mod leases;
+mod load;
+mod network;
+mod power_cut;
+mod queues;
+mod recovery;

@@ -1,0 +1,143 @@
+//! A consumer that speaks frames by hand, so that it can do what the client
+//! crate refuses to: old delivery ids, a socket that is never read.
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use wire::{
+    codec,
+    error::WireError,
+    frame::{FrameHeader, Kind, HEADER_BYTES},
+    limits::MAX_FRAME_BYTES,
+    message::{
+        Deliver, Hello, HelloReply, Settle, SettleConfirm, SettleItem, Subscribe, ANY_SHARD,
+        SETTLE_CONFIRM,
+    },
+    vocabulary::SettleKind,
+};
+
+use super::{server::Server, soon};
+
+/// A delivery's identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Id {
+    pub queue_id: u64,
+    pub partition: u16,
+    pub generation: u32,
+    pub offset: u64,
+    pub attempt: u32,
+}
+
+pub struct RawConsumer {
+    socket: TcpStream,
+}
+
+impl RawConsumer {
+    /// Connects and says hello with this receive window.
+    pub async fn connect(server: &Server, window_bytes: u32) -> Self {
+        let socket = TcpStream::connect(server.address).await.unwrap();
+        let mut raw = RawConsumer { socket };
+        let hello = Hello {
+            version_min: 1,
+            version_max: 1,
+            wished_shard: ANY_SHARD,
+            window_bytes,
+            client: "raw".to_owned(),
+            ..Hello::default()
+        };
+        raw.send(|out| codec::encode(out, 1, &hello)).await;
+        let body = raw.expect(Kind::HelloReply).await;
+        codec::decode::<HelloReply>(&body).unwrap();
+        raw
+    }
+
+    pub async fn send(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>) {
+        let mut bytes = Vec::new();
+        encode(&mut bytes).unwrap();
+        self.socket.write_all(&bytes).await.unwrap();
+    }
+
+    /// The body of the next frame of this kind; others are passed over.
+    pub async fn expect(&mut self, kind: Kind) -> Vec<u8> {
+        loop {
+            let (found, body) = soon("a frame", self.read()).await;
+            if found == Some(kind) {
+                return body;
+            }
+            assert_ne!(found, Some(Kind::Error), "the server sent an error");
+        }
+    }
+
+    async fn read(&mut self) -> (Option<Kind>, Vec<u8>) {
+        let mut header = [0; HEADER_BYTES];
+        self.socket.read_exact(&mut header).await.unwrap();
+        let header = FrameHeader::decode(&header, MAX_FRAME_BYTES).unwrap();
+        let mut body = vec![0; header.length as usize];
+        self.socket.read_exact(&mut body).await.unwrap();
+        (Kind::from_raw(header.kind), body)
+    }
+
+    pub async fn subscribe(&mut self, queue_id: u64, partition: u16, credit_records: u32) {
+        let body = Subscribe {
+            queue_id,
+            partition,
+            subscription: 1,
+            credit_records,
+            credit_bytes: u64::from(u32::MAX),
+            ..Subscribe::default()
+        };
+        self.send(|out| codec::encode(out, 2, &body)).await;
+        self.expect(Kind::Subscribed).await;
+    }
+
+    /// The identities in the next deliver frame.
+    pub async fn deliveries(&mut self) -> Vec<Id> {
+        let body = self.expect(Kind::Deliver).await;
+        let deliver = codec::decode::<Deliver>(&body).unwrap();
+        deliver
+            .deliveries
+            .iter()
+            .map(|item| Id {
+                queue_id: deliver.queue_id.to_native(),
+                partition: deliver.partition.to_native(),
+                generation: deliver.generation.to_native(),
+                offset: item.offset.to_native(),
+                attempt: item.attempt.to_native(),
+            })
+            .collect()
+    }
+
+    /// At least this many identities.
+    pub async fn at_least(&mut self, count: usize) -> Vec<Id> {
+        let mut ids = Vec::new();
+        while ids.len() < count {
+            ids.extend(self.deliveries().await);
+        }
+        ids
+    }
+
+    /// Acknowledges these, which name one partition; (accepted, refused).
+    pub async fn acknowledge(&mut self, ids: &[Id]) -> (u32, usize) {
+        let body = Settle {
+            queue_id: ids[0].queue_id,
+            partition: ids[0].partition,
+            generation: ids[0].generation,
+            subscription: 1,
+            kind: SettleKind::Acknowledge as u8,
+            flags: SETTLE_CONFIRM,
+            items: ids
+                .iter()
+                .map(|id| SettleItem {
+                    offset: id.offset,
+                    attempt: id.attempt,
+                })
+                .collect(),
+            ..Settle::default()
+        };
+        self.send(|out| codec::encode(out, 3, &body)).await;
+        let answer = self.expect(Kind::SettleConfirm).await;
+        let confirm = codec::decode::<SettleConfirm>(&answer).unwrap();
+        (confirm.accepted.to_native(), confirm.refused.len())
+    }
+}

@@ -1,0 +1,284 @@
+//! A server's directory, and the processes that live on it one after the other.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::{mpsc, Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use client::{Builder, Client};
+use tempfile::TempDir;
+
+use super::PATIENCE;
+
+/// A data directory and how servers on it are started.
+pub struct Home {
+    dir: TempDir,
+    shards: u16,
+    listen: String,
+    config: String,
+    boot: Option<String>,
+}
+
+impl Home {
+    /// Segments of 4 MiB, so that they roll.
+    pub fn new(shards: u16) -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let config = "segment_size = \"4MiB\"\nallow_any_file_system = true\npin_cores = false\n";
+        Home {
+            dir,
+            shards,
+            listen: "127.0.0.1:0".to_owned(),
+            config: config.to_owned(),
+            boot: None,
+        }
+    }
+
+    /// Adds a line to the configuration file.
+    pub fn with(mut self, line: &str) -> Self {
+        self.config.push_str(line);
+        self.config.push('\n');
+        self
+    }
+
+    /// Listens elsewhere than on loopback.
+    pub fn listening_on(mut self, address: &str) -> Self {
+        self.listen = address.to_owned();
+        self
+    }
+
+    /// Later starts believe to be in this boot of the host (hexadecimal).
+    pub fn boot(&mut self, id: &str) {
+        self.boot = Some(id.to_owned());
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn command(&self) -> Command {
+        let config = self.dir.path().join("tidegate.toml");
+        fs::write(&config, &self.config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command
+            .arg("serve")
+            .args(["--listen", &self.listen])
+            .args(["--shards", &self.shards.to_string()])
+            .arg("--data")
+            .arg(self.data())
+            .arg("--config")
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(boot) = &self.boot {
+            command.env("TIDEGATE_TEST_BOOT_ID", boot);
+        }
+        command
+    }
+
+    /// Starts a server and kills it this much later, wherever its start is then.
+    pub fn start_and_kill(&self, after: Duration) {
+        let mut child = self.command().spawn().unwrap();
+        thread::sleep(after);
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the server ended by itself: {}",
+            read_all(&mut child)
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts a server and waits until it listens.
+    pub fn start(&self) -> Server {
+        let mut child = self.command().spawn().unwrap();
+        let stdout = lines_of(child.stdout.take().unwrap());
+        let errors = Arc::new(Mutex::new(Vec::new()));
+        collect(child.stderr.take().unwrap(), errors.clone());
+        let mut server = Server {
+            child,
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            errors,
+        };
+        loop {
+            match stdout.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    if let Some((_, address)) = line.split_once("listening on ") {
+                        server.address = address.trim().parse().unwrap();
+                        return server;
+                    }
+                }
+                Err(_) => panic!("the server did not start: {:?}", server.errors()),
+            }
+        }
+    }
+}
+
+/// A running server; killed when dropped.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    errors: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lines of its standard error so far.
+    pub fn errors(&self) -> Vec<String> {
+        self.errors.lock().unwrap().clone()
+    }
+
+    pub async fn client(&self) -> Client {
+        self.client_with(quick()).await
+    }
+
+    pub async fn client_with(&self, builder: Builder) -> Client {
+        builder.connect(self.address.to_string()).await.unwrap()
+    }
+
+    /// Fails the test if the process ended by itself.
+    pub fn assert_alive(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {:?}", self.errors());
+    }
+
+    /// `SIGKILL`; it must have been alive.
+    pub fn kill(mut self) {
+        self.assert_alive();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// `SIGTERM`, and its exit.
+    pub fn terminate(mut self) -> (ExitStatus, Vec<String>) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, self.errors());
+            }
+            assert!(start.elapsed() < PATIENCE, "SIGTERM did not end the server");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Stops it cleanly.
+    pub fn stop(self) {
+        let (status, errors) = self.terminate();
+        assert!(status.success(), "{status}: {errors:?}");
+    }
+
+    /// Runs a client command against it.
+    pub fn cli(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command
+            .args(words)
+            .args(["--server", &self.address.to_string()])
+            .stdin(Stdio::null());
+        command.output().unwrap()
+    }
+
+    /// A client command's one JSON object.
+    pub fn json(&self, words: &[&str]) -> serde_json::Value {
+        let output = self.cli(&[words, &["--json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// CPU time used so far, all threads.
+    pub fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let behind_name = stat.rsplit(')').next().unwrap();
+        let fields: Vec<&str> = behind_name.split_whitespace().collect();
+        // utime and stime are fields 14 and 15; the state is field 3.
+        let ticks: u64 = [11, 12]
+            .iter()
+            .map(|at| fields[*at].parse::<u64>().unwrap())
+            .sum();
+        // USER_HZ is 100 on every x86-64 kernel.
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Highest resident memory so far, bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        let kib: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
+        kib * 1024
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("the server said: {:#?}", self.errors());
+        }
+    }
+}
+
+/// Gives up fast what a dead server cannot answer.
+pub fn quick() -> Builder {
+    Client::builder()
+        .backoff(Duration::from_millis(5), Duration::from_millis(50))
+        .patience(Duration::from_secs(10))
+        .request_timeout(PATIENCE)
+        .publish_deadline(PATIENCE)
+}
+
+/// The files of the log of shard `shard`, by sequence.
+pub fn segments(data: &Path, shard: u16) -> Vec<PathBuf> {
+    let directory = data.join(format!("shard-{shard:02}"));
+    let mut found: Vec<PathBuf> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with("seg-")
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn lines_of(stream: impl std::io::Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            // Nobody listens any more: it is still read, so that nobody blocks.
+            let _ = sender.send(line);
+        }
+    });
+    receiver
+}
+
+fn collect(stream: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>) {
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            into.lock().unwrap().push(line);
+        }
+    });
+}
+
+fn read_all(child: &mut Child) -> String {
+    let mut text = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = std::io::Read::read_to_string(&mut stderr, &mut text);
+    }
+    text
+}
