@@ -118,7 +118,7 @@ impl World {
                 Request::Declare {
                     name,
                     mode,
-                    lease_ms,
+                    lease_ms: _,
                 },
             ) => {
                 let body = codec::decode::<Declared>(body).map_err(bad)?;
@@ -308,7 +308,9 @@ impl World {
             return Ok(());
         };
         if known.name != queue.name || (known.created && queue.created) {
-            return Err(format!("queue id {queue_id} is given out twice: {known:?}, {queue:?}"));
+            return Err(format!(
+                "queue id {queue_id} is given out twice: {known:?}, {queue:?}"
+            ));
         }
         if known.mode != queue.mode || known.shards != queue.shards {
             return Err(format!("queue {queue_id} changed: {known:?}, {queue:?}"));
@@ -329,7 +331,9 @@ impl World {
         let known = self.journal.queues.get(&queue_id);
         let deleted = known.filter(|queue| queue.state == QueueState::Deleted);
         if deleted.is_some_and(|queue| self.asked_after(queue)) {
-            return Err(format!("queue {queue_id} ({name:?}) was deleted, and is there"));
+            return Err(format!(
+                "queue {queue_id} ({name:?}) was deleted, and is there"
+            ));
         }
         let other = self.journal.queues.iter().find(|(id, queue)| {
             queue.name == name
@@ -338,7 +342,9 @@ impl World {
                 && self.asked_at_us >= queue.learned_us
         });
         match other {
-            Some((id, _)) => Err(format!("{name:?} is queue {id}, and is said to be {queue_id}")),
+            Some((id, _)) => Err(format!(
+                "{name:?} is queue {id}, and is said to be {queue_id}"
+            )),
             None => Ok(()),
         }
     }
@@ -359,7 +365,9 @@ impl World {
     /// A delete was told that there is no such queue: someone else's came first.
     fn undeclared(&mut self, queue_id: u64) -> Checked<()> {
         match self.journal.is_declared(queue_id) {
-            true => Err(format!("queue {queue_id} is declared, and a delete does not find it")),
+            true => Err(format!(
+                "queue {queue_id} is declared, and a delete does not find it"
+            )),
             false => Ok(()),
         }
     }

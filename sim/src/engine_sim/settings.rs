@@ -96,7 +96,9 @@ impl Settings {
     pub fn draw(random: &mut Random, scenario: &str) -> Self {
         let block_bytes = random.pick(&[512, 4096, 4096]);
         // A segment is whole pages: reads are.
-        let blocks = random.pick(&[4, 8, 32, 128]).max(4096 / u64::from(block_bytes));
+        let blocks = random
+            .pick(&[4, 8, 32, 128])
+            .max(4096 / u64::from(block_bytes));
         let interval = random.pick(&[0, 1, 20, 100, 100]);
         let mut settings = Settings {
             shards: random.pick(&[1, 1, 2, 2, 3]),
