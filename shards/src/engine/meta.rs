@@ -497,7 +497,7 @@ impl<B: BatchBuffer> Engine<B> {
                 );
             }
         }
-        self.end_home_subscriptions(queue_id);
+        self.end_subscriptions_to(queue_id);
     }
 
     pub(super) fn drop_partition(&mut self, key: PartitionKey, group: GroupId) {
@@ -514,19 +514,17 @@ impl<B: BatchBuffer> Engine<B> {
         );
     }
 
-    /// Tells consumers on our connections that their queue is gone.
-    fn end_home_subscriptions(&mut self, queue_id: u64) {
+    /// Tells consumers of our partitions that their queue is gone: whoever
+    /// delivers says so, behind its last delivery.
+    fn end_subscriptions_to(&mut self, queue_id: u64) {
+        let shard = self.config.shard;
         let mut ended = Vec::new();
         for (conn, connection) in &mut self.connections {
-            if connection.home {
-                for sub in connection
-                    .subscriptions
-                    .iter()
-                    .filter(|s| s.queue_id == queue_id)
-                {
-                    ended.push((*conn, sub.id));
-                }
-            }
+            let ours = connection
+                .subscriptions
+                .iter()
+                .filter(|sub| sub.queue_id == queue_id && sub.shard == shard);
+            ended.extend(ours.map(|sub| (*conn, sub.id)));
             connection
                 .subscriptions
                 .retain(|sub| sub.queue_id != queue_id);

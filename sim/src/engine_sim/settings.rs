@@ -118,7 +118,7 @@ impl Settings {
             },
             boot_directory: random.chance(3, 4),
             window_bytes: random.pick(&[64 << 10, 1 << 20]),
-            read_cache_bytes: random.pick(&[4 << 10, 1 << 20]),
+            read_cache_bytes: random.pick(&[1 << 20, 8 << 20]),
             rates: FaultRates {
                 power_cut: 45,
                 clean_stop: 15,
