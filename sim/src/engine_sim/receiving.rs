@@ -274,7 +274,8 @@ impl World {
         let ended = match &request {
             Request::Unsubscribe { subscription } => {
                 let link = self.clients[client].link.as_ref();
-                link.is_some_and(|link| !link.subscriptions.contains_key(subscription))
+                let key = link.and_then(|link| link.subscriptions.get(subscription));
+                key.is_none_or(|key| !self.journal.is_declared(key.0))
             }
             _ => false,
         };

@@ -9,7 +9,12 @@ use shards::engine::{ConnKey, ShardMessage};
 use shards::log::{IoFailure, LatchRecord};
 
 use super::{
-    client::Client, journal::Journal, node::Node, settings::Settings, trace::Trace, Checked,
+    client::Client,
+    journal::Journal,
+    node::Node,
+    settings::Settings,
+    trace::{Trace, TAIL_LINES},
+    Checked,
 };
 use crate::{Random, SimDisk, SimSync, SimWrite};
 
@@ -153,7 +158,7 @@ impl World {
             planned: 0,
             clients,
             journal: Journal::default(),
-            trace: Trace::default(),
+            trace: Trace::new(TAIL_LINES),
             busy: false,
             asked_at_us: 0,
         }
