@@ -48,7 +48,7 @@ fn run_all(options: &Options) -> bool {
     for seed in options.from..options.from.saturating_add(options.seeds) {
         let turn = SCENARIOS[(seed % SCENARIOS.len() as u64) as usize];
         let scenario = options.scenario.as_deref().unwrap_or(turn);
-        match engine_sim::run(seed, scenario) {
+        match engine_sim::run(seed, scenario, options.tail) {
             Ok(summary) => {
                 confirmed += summary.confirmed;
                 lost += summary.lost;
@@ -57,8 +57,7 @@ fn run_all(options: &Options) -> bool {
             Err(failure) => {
                 failures += 1;
                 if !options.go_on {
-                    let tail = failure.trace.tail.iter();
-                    for line in tail.skip(failure.trace.tail.len().saturating_sub(options.tail)) {
+                    for line in &failure.trace.tail {
                         println!("{line}");
                     }
                 }

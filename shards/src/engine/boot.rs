@@ -253,6 +253,7 @@ impl Boot {
             meta: (shard == 0).then(|| MetaSlot {
                 state: self.meta,
                 waits: BTreeMap::new(),
+                promised_join: 0,
             }),
             connections: map(),
             reads: ReadCache::new(
@@ -415,7 +416,7 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         let all = meta.state.iter_from("").cloned().collect();
-        self.outbound.push((shard, ShardMessage::Declared(all)));
+        self.outbound.push((shard, ShardMessage::Directory(all)));
     }
 
     /// Something changed that may make this shard serve.

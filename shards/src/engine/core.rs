@@ -266,7 +266,9 @@ impl<B: BatchBuffer> Engine<B> {
             }
             ShardMessage::OutputTaken { conn } => self.on_output_taken(conn),
             ShardMessage::ConnClosed { conn } => self.on_closed(conn),
-            ShardMessage::Declared(queues) => self.on_declared(queues),
+            ShardMessage::Declared(queue) => self.on_declared(queue),
+            ShardMessage::Directory(queues) => self.on_directory(queues),
+            ShardMessage::Known { shard, queue_id } => self.on_known(shard, queue_id),
             ShardMessage::Deleted { queue_id } => self.on_deleted(queue_id),
             ShardMessage::PartitionReady {
                 queue_id,

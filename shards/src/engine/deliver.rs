@@ -80,6 +80,10 @@ impl<B: BatchBuffer> Engine<B> {
             if !self.has_begun(slot) {
                 return false;
             }
+            if !self.next_is_at_hand(key) {
+                self.reads_wanted_by(key);
+                return false;
+            }
             let connections = &self.connections;
             let mut blocked = |consumer: ConsumerId| {
                 connections
@@ -100,11 +104,30 @@ impl<B: BatchBuffer> Engine<B> {
                 return false;
             }
             bytes += pick.len as usize;
+            if let Some(slot) = self.partitions.get_mut(&key) {
+                slot.read_pause_until_ms = 0;
+            }
             let conn = ConnKey(pick.consumer.connection);
             if let Some(connection) = self.connections.get_mut(&conn) {
                 connection.planned += pick.len as usize;
             }
             picks.push(pick);
+        }
+    }
+
+    /// A record that must be read back first keeps its turn; only after a read
+    /// failed may others overtake it, so that it holds up none for long.
+    fn next_is_at_hand(&mut self, key: PartitionKey) -> bool {
+        let now = self.server_ms;
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return true;
+        };
+        if slot.read_pause_until_ms > 0 {
+            return true;
+        }
+        match slot.machine.next_ready(now) {
+            Some((location, len)) => self.at_hand(location, len),
+            None => true,
         }
     }
 

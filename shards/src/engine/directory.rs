@@ -1,6 +1,6 @@
 //! This shard's copy of the queue directory, told by shard 0.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::message::{PartitionPlace, QueueDescription};
 
@@ -36,6 +36,12 @@ impl Directory {
             self.by_name.remove(&queue.name);
         }
         Some(queue)
+    }
+
+    /// Ids of queues that are not in `named`.
+    pub(super) fn ids_beside(&self, named: &BTreeSet<u64>) -> Vec<u64> {
+        let ids = self.by_id.keys();
+        ids.filter(|id| !named.contains(id)).copied().collect()
     }
 
     pub(super) fn by_id(&self, queue_id: u64) -> Option<&QueueDeclaration> {

@@ -37,10 +37,12 @@ const MAX_QUEUES: usize = 1_000_000;
 /// Lease bounds in ms: 1 ms to 7 days.
 const MAX_LEASE_MS: u64 = 7 * 24 * 3600 * 1000;
 
-/// A declare that waits for its partitions to exist.
+/// A declare that waits for its partitions to exist, and for every shard to
+/// know of it: whoever is told of the queue may use it on any connection.
 #[derive(Default)]
 pub(super) struct DeclareWait {
     missing: BTreeSet<u16>,
+    unaware: BTreeSet<u16>,
     /// Connection, correlation, created.
     asked: Vec<(ConnKey, u64, bool)>,
 }
@@ -49,6 +51,8 @@ pub(super) struct DeclareWait {
 pub(super) struct MetaSlot {
     pub state: MetaState,
     pub waits: BTreeMap<u64, DeclareWait>,
+    /// Highest join number in an order of this leadership.
+    pub promised_join: u64,
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -196,7 +200,20 @@ impl<B: BatchBuffer> Engine<B> {
                 self.refuse(conn, correlation, ErrorCode::Invalid, reason.to_string());
             }
             (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
-            (_, Origin::Recover { shard, group, .. }) => {
+            // Another recovery got the join number first: ask for the next one.
+            (MetaOutcome::Refused { .. }, Origin::Recover { shard, group }) => {
+                if let MetaCommand::Recovered {
+                    generation,
+                    retired_peer,
+                    ..
+                } = command
+                {
+                    let (generation, peer) = (*generation, PeerId(*retired_peer));
+                    let asked = (shard, group, generation - 1, peer);
+                    self.timers.recover_again.push(asked);
+                }
+            }
+            (_, Origin::Recover { shard, group }) => {
                 if let MetaCommand::Recovered {
                     generation,
                     new_peer,
@@ -231,12 +248,13 @@ impl<B: BatchBuffer> Engine<B> {
                 queue_id,
                 DeclareWait {
                     missing,
+                    unaware: (0..self.config.place.shards).collect(),
                     asked: Vec::new(),
                 },
             );
             for shard in 0..self.config.place.shards {
                 self.outbound
-                    .push((shard, ShardMessage::Declared(vec![queue.clone()])));
+                    .push((shard, ShardMessage::Declared(queue.clone())));
             }
         }
         let Origin::Declare { conn, correlation } = origin else {
@@ -316,11 +334,36 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         wait.missing.remove(&key.partition);
-        if !wait.missing.is_empty() {
+        self.end_wait(key.queue_id);
+    }
+
+    /// A shard knows every queue up to this id.
+    pub(super) fn on_known(&mut self, shard: u16, queue_id: u64) {
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let known: Vec<u64> = meta.waits.range(..=queue_id).map(|(id, _)| *id).collect();
+        for id in known {
+            if let Some(wait) = self.meta.as_mut().and_then(|meta| meta.waits.get_mut(&id)) {
+                wait.unaware.remove(&shard);
+            }
+            self.end_wait(id);
+        }
+    }
+
+    /// Answers a declare once nothing it waits for is left.
+    fn end_wait(&mut self, queue_id: u64) {
+        let Some(meta) = self.meta.as_mut() else {
+            return;
+        };
+        let Some(wait) = meta.waits.get(&queue_id) else {
+            return;
+        };
+        if !wait.missing.is_empty() || !wait.unaware.is_empty() {
             return;
         }
-        let wait = meta.waits.remove(&key.queue_id).unwrap_or_default();
-        let Some(queue) = meta.state.by_id(key.queue_id).cloned() else {
+        let wait = meta.waits.remove(&queue_id).unwrap_or_default();
+        let Some(queue) = meta.state.by_id(queue_id).cloned() else {
             return;
         };
         for (conn, correlation, created) in wait.asked {
@@ -328,17 +371,38 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// Shard 0 told of queues: keep them and make our partitions exist.
-    pub(super) fn on_declared(&mut self, queues: Vec<QueueDeclaration>) {
-        let first = !std::mem::replace(&mut self.directory_known, true);
+    /// Shard 0 told of a new queue: keep it and make our partitions exist.
+    pub(super) fn on_declared(&mut self, queue: QueueDeclaration) {
+        if self.directory_known {
+            self.tell_known(queue.queue_id);
+        }
+        self.ensure_partitions(&queue);
+        self.directory.insert(queue);
+        self.check_serving();
+    }
+
+    /// Shard 0 told of all queues there are: what it does not name was deleted.
+    pub(super) fn on_directory(&mut self, queues: Vec<QueueDeclaration>) {
+        self.directory_known = true;
+        let named: BTreeSet<u64> = queues.iter().map(|queue| queue.queue_id).collect();
+        for gone in self.directory.ids_beside(&named) {
+            self.on_deleted(gone);
+        }
         for queue in queues {
             self.ensure_partitions(&queue);
             self.directory.insert(queue);
         }
-        if first {
-            self.drop_orphans();
+        self.drop_orphans();
+        if let Some(last) = named.last() {
+            self.tell_known(*last);
         }
         self.check_serving();
+    }
+
+    fn tell_known(&mut self, queue_id: u64) {
+        let shard = self.config.shard;
+        self.outbound
+            .push((0, ShardMessage::Known { shard, queue_id }));
     }
 
     /// Partitions whose queue was deleted, before a crash kept them from being
@@ -347,7 +411,7 @@ impl<B: BatchBuffer> Engine<B> {
         let mut orphans: Vec<(PartitionKey, GroupId)> = self
             .partitions
             .values()
-            .filter(|slot| self.directory.by_id(slot.key.queue_id).is_none())
+            .filter(|slot| !slot.dropping && self.directory.by_id(slot.key.queue_id).is_none())
             .map(|slot| (slot.key, slot.group))
             .collect();
         // The map's order must not show.
@@ -433,7 +497,7 @@ impl<B: BatchBuffer> Engine<B> {
                 );
             }
         }
-        self.end_home_subscriptions(queue_id);
+        self.end_subscriptions_to(queue_id);
     }
 
     pub(super) fn drop_partition(&mut self, key: PartitionKey, group: GroupId) {
@@ -450,19 +514,17 @@ impl<B: BatchBuffer> Engine<B> {
         );
     }
 
-    /// Tells consumers on our connections that their queue is gone.
-    fn end_home_subscriptions(&mut self, queue_id: u64) {
+    /// Tells consumers of our partitions that their queue is gone: whoever
+    /// delivers says so, behind its last delivery.
+    fn end_subscriptions_to(&mut self, queue_id: u64) {
+        let shard = self.config.shard;
         let mut ended = Vec::new();
         for (conn, connection) in &mut self.connections {
-            if connection.home {
-                for sub in connection
-                    .subscriptions
-                    .iter()
-                    .filter(|s| s.queue_id == queue_id)
-                {
-                    ended.push((*conn, sub.id));
-                }
-            }
+            let ours = connection
+                .subscriptions
+                .iter()
+                .filter(|sub| sub.queue_id == queue_id && sub.shard == shard);
+            ended.extend(ours.map(|sub| (*conn, sub.id)));
             connection
                 .subscriptions
                 .retain(|sub| sub.queue_id != queue_id);
@@ -500,6 +562,10 @@ impl<B: BatchBuffer> Engine<B> {
                     },
                 );
             }
+            None if !self.directory_known => {
+                let (code, message) = super::publish::unavailable();
+                self.refuse(conn, correlation, code, message);
+            }
             None => {
                 let message = format!("no queue is called {name:?}; declare it first");
                 self.error(
@@ -520,6 +586,10 @@ impl<B: BatchBuffer> Engine<B> {
                 return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
             }
         };
+        if !self.directory_known {
+            let (code, message) = super::publish::unavailable();
+            return self.refuse(conn, correlation, code, message);
+        }
         let limit = match request.limit.to_native() {
             0 => MAX_LIST_QUEUES,
             limit => limit.min(MAX_LIST_QUEUES),
@@ -551,10 +621,14 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(meta) = self.meta.as_mut() else {
             return;
         };
-        let join = meta.state.next_join_number();
+        // Others may have been promised a number that is not applied yet.
+        let join = meta.state.next_join_number().max(meta.promised_join + 1);
+        meta.promised_join = join;
+        // An earlier order may have reached group 0 and not the group's log.
+        let next = meta.state.generation(group.0).max(generation) + 1;
         let command = MetaCommand::Recovered {
             group: group.0,
-            generation: generation + 1,
+            generation: next,
             retired_peer: peer.0,
             new_peer: PeerId::new(self.config.node, join).0,
         };

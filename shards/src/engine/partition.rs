@@ -59,7 +59,8 @@ pub(super) struct PartitionSlot {
     pub dropping: bool,
     /// The timer that is armed for it; `u64::MAX` = none.
     pub armed_ms: u64,
-    /// After a read error: no dispatch before this time.
+    /// After a read error: no dispatch before this time. 0 once a delivery
+    /// went out again.
     pub read_pause_until_ms: u64,
 }
 

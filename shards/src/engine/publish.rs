@@ -75,7 +75,7 @@ impl<B: BatchBuffer> Engine<B> {
             .map_err(|error| (ErrorCode::Invalid, error.to_string()))?;
         self.admits_publishes()?;
         let slot = self.partitions.get(&key).filter(|slot| !slot.dropping);
-        let slot = slot.ok_or_else(unknown_queue)?;
+        let slot = slot.ok_or_else(|| self.no_partition(key))?;
         let mut boundary = slot.mode.confirm_gate();
         if publish.flags.to_native() & PUBLISH_DURABLE != 0 {
             boundary = Boundary::Durable;
@@ -145,7 +145,21 @@ impl<B: BatchBuffer> Engine<B> {
                     key.partition
                 ),
             )),
+            // It may well exist: this shard has not been told yet.
+            None if !self.directory_known => Err(unavailable()),
             None => Err(unknown_queue()),
+        }
+    }
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Why a partition of ours is not there: its queue is gone, or it is about
+    /// to be made.
+    pub(super) fn no_partition(&self, key: PartitionKey) -> Refusal {
+        match self.directory.by_id(key.queue_id) {
+            Some(_) => unavailable(),
+            None if !self.directory_known => unavailable(),
+            None => unknown_queue(),
         }
     }
 }

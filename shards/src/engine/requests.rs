@@ -51,9 +51,13 @@ pub(super) struct PendingPeek {
     pub conn: ConnKey,
     pub correlation: u64,
     pub key: PartitionKey,
+    /// Where to go on.
     pub from: u64,
     pub max: u32,
     pub deadline_ms: u64,
+    /// Gathered so far.
+    pub peeked: Vec<Peeked>,
+    pub records: Vec<u8>,
 }
 
 /// Decodes a request, finds its partition's shard and forwards if it is another.
@@ -79,7 +83,7 @@ macro_rules! partition_request {
             Err((code, message)) => return $engine.refuse($conn, $correlation, code, message),
         }
         if !$engine.partitions.contains_key(&key) {
-            let (code, message) = unknown_queue();
+            let (code, message) = $engine.no_partition(key);
             return $engine.refuse($conn, $correlation, code, message);
         }
         (request, key)
@@ -235,15 +239,17 @@ impl<B: BatchBuffer> Engine<B> {
             return self.refuse(conn, correlation, ErrorCode::Overloaded, message);
         }
         let deadline_ms = self.server_ms + u64::from(DEFAULT_DEADLINE_MS);
-        let peek = PendingPeek {
+        let mut peek = PendingPeek {
             conn,
             correlation,
             key,
             from: request.from_offset.to_native(),
             max: request.max_records.to_native().clamp(1, MAX_PEEK_RECORDS),
             deadline_ms,
+            peeked: Vec::new(),
+            records: Vec::new(),
         };
-        if !self.answer_peek(&peek) {
+        if !self.answer_peek(&mut peek) {
             self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
             self.peeks.push(peek);
         }
@@ -255,64 +261,65 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         }
         let peeks = std::mem::take(&mut self.peeks);
-        for peek in peeks {
-            if !self.answer_peek(&peek) {
+        for mut peek in peeks {
+            if !self.answer_peek(&mut peek) {
                 self.peeks.push(peek);
             }
         }
     }
 
-    /// False when records have to be read back first; they were asked for.
-    fn answer_peek(&mut self, peek: &PendingPeek) -> bool {
+    /// Gathers what is at hand, in order, and answers once that is all. False
+    /// when a record has to be read back first; it was asked for. What was
+    /// gathered is kept, so that each read brings the answer nearer, however
+    /// little the read cache holds.
+    fn answer_peek(&mut self, peek: &mut PendingPeek) -> bool {
         let Some(slot) = self.partitions.get(&peek.key) else {
             let (code, message) = unknown_queue();
             self.refuse(peek.conn, peek.correlation, code, message);
             return true;
         };
+        let generation = slot.generation;
+        let mut room = PEEK_BYTES.saturating_sub(peek.records.len());
         let mut found = Vec::new();
-        let mut bytes = 0;
+        let left = peek.max.saturating_sub(peek.peeked.len() as u32);
+        let mut first = peek.peeked.is_empty();
         slot.machine.peek(
             peek.from,
-            peek.max,
+            left,
             &mut |offset, state, attempts, location, len| {
-                if bytes == 0 || bytes + len as usize <= PEEK_BYTES {
-                    bytes += len as usize;
-                    found.push((
-                        Peeked {
-                            offset,
-                            state: state as u8,
-                            attempts,
-                            len,
-                        },
-                        location,
-                    ));
-                } else {
-                    bytes = usize::MAX / 2;
+                if !std::mem::take(&mut first) && len as usize > room {
+                    room = 0;
+                    return;
                 }
+                room = room.saturating_sub(len as usize);
+                let state = state as u8;
+                let peeked = Peeked {
+                    offset,
+                    state,
+                    attempts,
+                    len,
+                };
+                found.push((peeked, location));
             },
         );
-        let generation = slot.generation;
-        let mut ready = true;
-        for (peeked, location) in &found {
-            ready &= self.at_hand(*location, peeked.len);
-        }
-        if !ready {
-            return false;
-        }
-        let mut records = Vec::new();
-        for (peeked, location) in &found {
-            let RecordLocation::Ring(position) = *location else {
+        for (peeked, location) in found {
+            if !self.at_hand(location, peeked.len) {
+                return false;
+            }
+            let RecordLocation::Ring(position) = location else {
                 continue;
             };
-            reads::visit(&self.log, &self.reads, position, peeked.len, &mut |piece| {
+            let (log, records) = (&self.log, &mut peek.records);
+            reads::visit(log, &self.reads, position, peeked.len, &mut |piece| {
                 records.extend_from_slice(piece);
             });
+            peek.from = peeked.offset + 1;
+            peek.peeked.push(peeked);
         }
-        let peeked = found.into_iter().map(|(peeked, _)| peeked).collect();
         let body = PeekReply {
             generation,
-            peeked,
-            records,
+            peeked: std::mem::take(&mut peek.peeked),
+            records: std::mem::take(&mut peek.records),
             extensions: Vec::new(),
         };
         self.reply(peek.conn, peek.correlation, &body);

@@ -102,7 +102,7 @@ impl<B: BatchBuffer> Engine<B> {
             if let Some(connection) = self.connections.get_mut(&conn) {
                 connection.forget_subscription(id);
             }
-            let (code, message) = super::publish::unknown_queue();
+            let (code, message) = self.no_partition(key);
             return self.refuse(conn, correlation, code, message);
         };
         let body = Subscribed {

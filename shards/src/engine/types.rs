@@ -220,8 +220,12 @@ pub enum ShardMessage {
     OutputTaken { conn: ConnKey },
     /// A connection that this shard answered is gone.
     ConnClosed { conn: ConnKey },
-    /// Queues declared (all of them at start), from shard 0.
-    Declared(Vec<QueueDeclaration>),
+    /// A queue was declared, from shard 0.
+    Declared(QueueDeclaration),
+    /// All queues there are, from shard 0.
+    Directory(Vec<QueueDeclaration>),
+    /// A shard knows every queue up to this id, to shard 0.
+    Known { shard: u16, queue_id: u64 },
     /// A queue deleted, from shard 0.
     Deleted { queue_id: u64 },
     /// A partition exists in its group's log, to shard 0.

@@ -82,6 +82,7 @@ impl World {
     }
 
     fn audit_partition(&mut self, key: Key, state: QueueState, opened: bool) -> Checked<()> {
+        let now_us = self.now_us;
         let correlation = self.info(AUDITOR, key);
         let info = match (self.await_answer(AUDITOR, correlation)?, state) {
             (Answer::Info(_), QueueState::Deleted) => {
@@ -92,6 +93,7 @@ impl World {
             (Answer::Error { .. }, QueueState::DeleteSent) => {
                 if let Some(queue) = self.journal.queues.get_mut(&key.0) {
                     queue.state = QueueState::Deleted;
+                    queue.learned_us = now_us;
                 }
                 return Ok(());
             }

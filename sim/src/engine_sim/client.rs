@@ -16,7 +16,8 @@ use super::{
 /// The client's end of a connection.
 pub(super) struct Link {
     pub conn: ConnKey,
-    pub pending: BTreeMap<u64, Request>,
+    /// Requests and when they were sent.
+    pub pending: BTreeMap<u64, (Request, u64)>,
     pub next_correlation: u64,
     /// Subscriptions and their partitions.
     pub subscriptions: BTreeMap<u32, super::journal::Key>,
@@ -119,7 +120,7 @@ impl World {
         let Some(link) = self.clients[client].link.take() else {
             return;
         };
-        for (correlation, request) in link.pending {
+        for (correlation, (request, _)) in link.pending {
             match &request {
                 Request::Publish { batch, .. } => {
                     self.journal.batches[*batch].fate = Fate::Unknown;

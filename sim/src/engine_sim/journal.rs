@@ -91,6 +91,10 @@ pub(super) struct Queue {
     /// Shard of each partition.
     pub shards: Vec<u16>,
     pub state: QueueState,
+    /// A declare was told that it made it.
+    pub created: bool,
+    /// When the state was learned: older requests may be answered otherwise.
+    pub learned_us: u64,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -10,7 +10,7 @@ use shards::log::{
 
 use super::{
     node::Rebuilt,
-    world::{Happening, World},
+    world::{Fault, Happening, World},
     Checked,
 };
 use crate::SimDisk;
@@ -43,6 +43,9 @@ impl World {
         for shard in 0..self.settings.shards {
             let after = self.delay(3_000);
             self.plan(after, Happening::Boot { shard });
+            // A disk that was full may be so for a while yet.
+            let after = self.delay(2_000_000);
+            self.plan(after, Happening::Fault(Fault::DiskFree { shard }));
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ use std::fmt;
 use crate::Random;
 use settings::Settings;
 pub use settings::SCENARIOS;
-pub use trace::Trace;
+pub use trace::{Trace, TAIL_LINES};
 use world::{Fault, Happening, World};
 
 type Checked<T> = Result<T, String>;
@@ -78,14 +78,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs a seed in a scenario (one of [`SCENARIOS`]).
+/// Runs a seed in a scenario (one of [`SCENARIOS`]) and keeps the last lines of
+/// its trace, at most `keep`.
 ///
 /// # Errors
 /// The first promise that was broken, with the end of what happened.
-pub fn run(seed: u64, scenario: &str) -> Result<Summary, Box<Failure>> {
+pub fn run(seed: u64, scenario: &str, keep: usize) -> Result<Summary, Box<Failure>> {
     let mut random = Random::new(seed);
     let settings = Settings::draw(&mut random, scenario);
     let mut world = World::new(random, settings);
+    world.trace = Trace::new(keep);
     match world.lives() {
         Ok(()) => Ok(world.summary()),
         Err(message) => Err(Box::new(Failure {
@@ -122,9 +124,13 @@ impl World {
             self.live()?;
         }
         self.start_and_audit()?;
+        let rates = self.settings.rates;
+        self.settings.rates.boot_crash = 0;
+        self.settings.rates.boot_error = 0;
         self.heal()?;
         self.drain_queues()?;
         self.audit(false)?;
+        self.settings.rates = rates;
         for _ in 0..2 {
             self.end_life()?;
             self.start_and_audit()?;

@@ -21,6 +21,9 @@ use super::{
     Checked,
 };
 
+/// Time after which every shard knows of a deletion.
+const KNOWN_EVERYWHERE_US: u64 = 100_000;
+
 impl World {
     /// A client takes what its connection brought.
     pub(super) fn receive(
@@ -83,9 +86,10 @@ impl World {
         }
         let link = self.clients[client].link.as_mut();
         let request = link.and_then(|link| link.pending.remove(&correlation));
-        let Some(request) = request else {
+        let Some((request, sent_us)) = request else {
             return self.unasked(client, kind, correlation);
         };
+        self.asked_at_us = sent_us;
         let answer = self.answered(client, kind, body, request, moments)?;
         if self.clients[client].keep_answers {
             self.clients[client].answers.insert(correlation, answer);
@@ -114,26 +118,23 @@ impl World {
                 Request::Declare {
                     name,
                     mode,
-                    lease_ms,
+                    lease_ms: _,
                 },
             ) => {
                 let body = codec::decode::<Declared>(body).map_err(bad)?;
                 self.journal.declare_ends(&name);
-                let shards = body
-                    .queue
-                    .partitions
-                    .iter()
-                    .map(|p| p.shard.to_native())
-                    .collect();
-                let queue_id = body.queue.queue_id.to_native();
+                let shards = body.queue.partitions.iter();
                 let queue = Queue {
                     name,
-                    mode,
-                    lease_ms,
-                    shards,
+                    mode: Mode::from_raw(body.queue.mode).unwrap_or(mode),
+                    lease_ms: body.queue.lease_ms.to_native(),
+                    shards: shards.map(|place| place.shard.to_native()).collect(),
                     state: QueueState::Declared,
+                    created: body.created == 1,
+                    learned_us: self.now_us,
                 };
-                self.learn_queue(queue_id, queue, body.created == 1)?;
+                let queue_id = body.queue.queue_id.to_native();
+                self.learn_queue(queue_id, queue)?;
                 Ok(Answer::Queue {
                     queue_id,
                     created: body.created == 1,
@@ -150,8 +151,10 @@ impl World {
             }
             (Kind::Deleted, Request::Delete { queue_id }) => {
                 codec::decode::<Deleted>(body).map_err(bad)?;
+                let now_us = self.now_us;
                 if let Some(queue) = self.journal.queues.get_mut(&queue_id) {
                     queue.state = QueueState::Deleted;
+                    queue.learned_us = now_us;
                 }
                 Ok(Answer::Done)
             }
@@ -271,7 +274,8 @@ impl World {
         let ended = match &request {
             Request::Unsubscribe { subscription } => {
                 let link = self.clients[client].link.as_ref();
-                link.is_some_and(|link| !link.subscriptions.contains_key(subscription))
+                let key = link.and_then(|link| link.subscriptions.get(subscription));
+                key.is_none_or(|key| !self.journal.is_declared(key.0))
             }
             _ => false,
         };
@@ -294,40 +298,49 @@ impl World {
 
     // --- queues ---
 
-    fn learn_queue(&mut self, queue_id: u64, queue: Queue, created: bool) -> Checked<()> {
+    fn learn_queue(&mut self, queue_id: u64, queue: Queue) -> Checked<()> {
         self.located(&queue.name, queue_id)?;
         let partitions = queue.shards.len() as u16;
-        match self.journal.queues.get(&queue_id) {
-            Some(known) if created => Err(format!(
-                "queue id {queue_id} of {:?} is given out again",
-                known.name
-            )),
-            Some(known) if known.name != queue.name => Err(format!(
-                "queue {queue_id} is {:?} and {:?}",
-                known.name, queue.name
-            )),
-            Some(_) => Ok(()),
-            None => {
-                for partition in 0..partitions {
-                    self.journal.parts.entry((queue_id, partition)).or_default();
-                }
-                self.journal.queues.insert(queue_id, queue);
-                Ok(())
+        let Some(known) = self.journal.queues.get_mut(&queue_id) else {
+            for partition in 0..partitions {
+                self.journal.parts.entry((queue_id, partition)).or_default();
             }
+            self.journal.queues.insert(queue_id, queue);
+            return Ok(());
+        };
+        if known.name != queue.name || (known.created && queue.created) {
+            return Err(format!(
+                "queue id {queue_id} is given out twice: {known:?}, {queue:?}"
+            ));
         }
+        if known.mode != queue.mode || known.shards != queue.shards {
+            return Err(format!("queue {queue_id} changed: {known:?}, {queue:?}"));
+        }
+        known.created |= queue.created;
+        Ok(())
+    }
+
+    /// Whether what is answered now was asked after the queue's state was
+    /// known everywhere.
+    fn asked_after(&self, queue: &Queue) -> bool {
+        self.asked_at_us >= queue.learned_us + KNOWN_EVERYWHERE_US
     }
 
     /// A name stands for a queue: not for a deleted one, nor in place of one
     /// that is declared.
     fn located(&mut self, name: &str, queue_id: u64) -> Checked<()> {
-        let deleted = self.journal.queues.get(&queue_id).map(|queue| queue.state);
-        if deleted == Some(QueueState::Deleted) {
+        let known = self.journal.queues.get(&queue_id);
+        let deleted = known.filter(|queue| queue.state == QueueState::Deleted);
+        if deleted.is_some_and(|queue| self.asked_after(queue)) {
             return Err(format!(
                 "queue {queue_id} ({name:?}) was deleted, and is there"
             ));
         }
         let other = self.journal.queues.iter().find(|(id, queue)| {
-            queue.name == name && queue.state == QueueState::Declared && **id != queue_id
+            queue.name == name
+                && queue.state == QueueState::Declared
+                && **id != queue_id
+                && self.asked_at_us >= queue.learned_us
         });
         match other {
             Some((id, _)) => Err(format!(
@@ -339,7 +352,12 @@ impl World {
 
     fn not_located(&mut self, name: &str) -> Checked<()> {
         let mut queues = self.journal.queues.values();
-        match queues.any(|queue| queue.name == name && queue.state == QueueState::Declared) {
+        let there = queues.any(|queue| {
+            queue.name == name
+                && queue.state == QueueState::Declared
+                && self.asked_at_us >= queue.learned_us
+        });
+        match there {
             true => Err(format!("{name:?} is declared, and cannot be located")),
             false => Ok(()),
         }
@@ -347,14 +365,12 @@ impl World {
 
     /// A delete was told that there is no such queue: someone else's came first.
     fn undeclared(&mut self, queue_id: u64) -> Checked<()> {
-        if let Some(queue) = self.journal.queues.get_mut(&queue_id) {
-            if queue.state == QueueState::Declared {
-                return Err(format!(
-                    "queue {queue_id} is declared, and a delete does not find it"
-                ));
-            }
+        match self.journal.is_declared(queue_id) {
+            true => Err(format!(
+                "queue {queue_id} is declared, and a delete does not find it"
+            )),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     // --- publishes and deliveries ---
@@ -370,7 +386,7 @@ impl World {
             let correlation = item.correlation.to_native();
             let link = self.clients[client].link.as_mut();
             let request = link.and_then(|link| link.pending.remove(&correlation));
-            let Some(Request::Publish { batch, bytes }) = request else {
+            let Some((Request::Publish { batch, bytes }, _)) = request else {
                 return self.unasked(client, Kind::Confirm, correlation);
             };
             if let Some(link) = self.clients[client].link.as_mut() {

@@ -44,12 +44,13 @@ impl World {
     /// Enters a request; 0 when the client is not connected.
     fn ask(&mut self, client: usize, request: Request) -> u64 {
         let line = format!("{request:?}");
+        let now_us = self.now_us;
         let Some(link) = self.clients[client].link.as_mut() else {
             return 0;
         };
         let correlation = link.next_correlation;
         link.next_correlation += 1;
-        link.pending.insert(correlation, request);
+        link.pending.insert(correlation, (request, now_us));
         self.note(format_args!(
             "client {client} asks {correlation}: {line:.160}"
         ));

@@ -95,7 +95,10 @@ impl Settings {
     /// Draws a run; `scenario` is one of [`SCENARIOS`], anything else is `mixed`.
     pub fn draw(random: &mut Random, scenario: &str) -> Self {
         let block_bytes = random.pick(&[512, 4096, 4096]);
-        let blocks = random.pick(&[4, 8, 32, 128]);
+        // A segment is whole pages: reads are.
+        let blocks = random
+            .pick(&[4, 8, 32, 128])
+            .max(4096 / u64::from(block_bytes));
         let interval = random.pick(&[0, 1, 20, 100, 100]);
         let mut settings = Settings {
             shards: random.pick(&[1, 1, 2, 2, 3]),
@@ -115,7 +118,7 @@ impl Settings {
             },
             boot_directory: random.chance(3, 4),
             window_bytes: random.pick(&[64 << 10, 1 << 20]),
-            read_cache_bytes: random.pick(&[4 << 10, 1 << 20]),
+            read_cache_bytes: random.pick(&[1 << 20, 8 << 20]),
             rates: FaultRates {
                 power_cut: 45,
                 clean_stop: 15,

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Lines kept for a failure report.
-const TAIL_LINES: usize = 400;
+/// Lines kept for a failure report, if nobody asks for more.
+pub const TAIL_LINES: usize = 400;
 
 /// Two runs of one seed have equal traces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,9 +13,18 @@ pub struct Trace {
     pub lines: u64,
     /// The last lines, oldest first.
     pub tail: VecDeque<String>,
+    /// Lines kept at most.
+    keep: usize,
 }
 
 impl Trace {
+    pub(super) fn new(keep: usize) -> Self {
+        Trace {
+            keep,
+            ..Trace::default()
+        }
+    }
+
     pub(super) fn note(&mut self, line: String) {
         if self.hash == 0 {
             self.hash = 0xcbf2_9ce4_8422_2325;
@@ -24,7 +33,7 @@ impl Trace {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
         self.lines += 1;
-        if self.tail.len() == TAIL_LINES {
+        if self.tail.len() >= self.keep {
             self.tail.pop_front();
         }
         self.tail.push_back(line);

@@ -9,7 +9,12 @@ use shards::engine::{ConnKey, ShardMessage};
 use shards::log::{IoFailure, LatchRecord};
 
 use super::{
-    client::Client, journal::Journal, node::Node, settings::Settings, trace::Trace, Checked,
+    client::Client,
+    journal::Journal,
+    node::Node,
+    settings::Settings,
+    trace::{Trace, TAIL_LINES},
+    Checked,
 };
 use crate::{Random, SimDisk, SimSync, SimWrite};
 
@@ -129,6 +134,8 @@ pub(super) struct World {
     pub trace: Trace,
     /// Clients act by themselves.
     pub busy: bool,
+    /// When the request that is being answered was sent.
+    pub asked_at_us: u64,
 }
 
 /// Steps after which a run that does not end is called stuck.
@@ -151,8 +158,9 @@ impl World {
             planned: 0,
             clients,
             journal: Journal::default(),
-            trace: Trace::default(),
+            trace: Trace::new(TAIL_LINES),
             busy: false,
+            asked_at_us: 0,
         }
     }
 

@@ -5,7 +5,7 @@ use super::{
     delayed::Due,
     leases::Lease,
     slots::{SlotState, Slots},
-    ConsumerId, Dispatch, Partition, SettleRefusal,
+    ConsumerId, Dispatch, Partition, RecordLocation, SettleRefusal,
 };
 
 /// Most due records made ready per call; the deadline stays in the past until
@@ -81,6 +81,18 @@ impl Partition {
     pub fn disconnect(&mut self, connection: u64, ended: &mut Vec<(u64, u32)>) {
         let ids = self.consumers.of_connection(connection);
         self.end_consumers(&ids, ended);
+    }
+
+    /// Place and encoded bytes of the record that [`Partition::next_delivery`]
+    /// would hand out now; `None` also without a consumer that has credit.
+    pub fn next_ready(&mut self, now_ms: u64) -> Option<(RecordLocation, u32)> {
+        self.promote_due(now_ms);
+        if !self.consumers.any_credit() {
+            return None;
+        }
+        let pick = self.ready.pick(&self.slots, self.mark.opened())?;
+        let slot = self.slots.get(pick.offset)?;
+        Some((slot.location(), slot.len))
     }
 
     /// Leases the next record to the next consumer with credit, fairly;
