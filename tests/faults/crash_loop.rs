@@ -146,11 +146,13 @@ async fn heal_and_check(home: &Home, modes: &[Mode], journals: &[Shared]) {
     for (mode, journal) in modes.iter().zip(journals) {
         check_info(&client, *mode).await;
         drain(&client, &name_of(*mode), journal).await;
-        let journal = journal.lock().unwrap();
-        let summary = journal.check_drained();
+        let (summary, places) = {
+            let journal = journal.lock().unwrap();
+            (journal.check_drained(), journal.places() as u64)
+        };
         println!("crash_loop {}: {summary:?}", mode.name());
         let counts = client.info(&name_of(*mode)).await.unwrap().totals();
-        assert_eq!(counts.published, journal.places() as u64);
+        assert_eq!(counts.published, places);
         assert!(summary.confirmed > 0 && summary.settle_confirmed > 0);
         left.push(counts);
     }

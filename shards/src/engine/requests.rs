@@ -14,7 +14,7 @@ use super::{
     core::Engine,
     gates::Origin,
     partition::PartitionKey,
-    publish::{unknown_queue, DEFAULT_DEADLINE_MS},
+    publish::{unavailable, unknown_queue, DEFAULT_DEADLINE_MS},
     reads,
     turn::Deferred,
     types::ConnKey,
@@ -204,6 +204,10 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(slot) = self.partitions.get(&key) else {
             return;
         };
+        if !slot.dropping && !self.has_begun(slot) {
+            let (code, message) = unavailable();
+            return self.refuse(conn, correlation, code, message);
+        }
         let is_purge = |deferred: &&Deferred| matches!(deferred.origin, Origin::Purge { .. });
         if self.deferred.iter().filter(is_purge).count() >= MAX_WAITING_PURGES {
             let message = "too many purges wait for room in the log; retry later".to_owned();

@@ -111,10 +111,12 @@ impl World {
 
     /// An opening makes durable whatever it kept.
     fn all_kept_is_durable(&mut self, key: Key, present: &BTreeMap<u64, Seen>) {
-        for rec in self.journal.records.iter_mut().filter(|rec| rec.key == key) {
-            let there = rec
-                .known
-                .is_some_and(|known| present.contains_key(&known.offset));
+        for (id, rec) in self.journal.records.iter_mut().enumerate() {
+            if rec.key != key {
+                continue;
+            }
+            let seen = rec.known.and_then(|known| present.get(&known.offset));
+            let there = seen.is_some_and(|seen| seen.id == id as u64);
             match (rec.known.as_mut(), rec.settled.as_mut()) {
                 (Some(known), _) if there => known.durable = true,
                 (_, Some(settled)) => settled.durable = true,

@@ -331,15 +331,18 @@ impl Journal {
         last.map_or(0, |((_, offset), _)| offset + 1)
     }
 
-    /// Nothing that was written can be lost any more: all of it is durable.
-    pub fn all_durable(&mut self) {
+    /// Nothing that is written now can be lost any more: all of it is durable.
+    /// `hazards`: of each shard's log.
+    pub fn all_durable(&mut self, hazards: &[u64]) {
         for rec in &mut self.records {
-            let confirmed = self.batches[rec.batch].fate == Fate::Confirmed;
+            let queue = self.queues.get(&rec.key.0);
+            let shard = queue.and_then(|queue| queue.shards.get(usize::from(rec.key.1)));
+            let hazard = shard.and_then(|shard| hazards.get(usize::from(*shard)));
             if let Some(known) = rec.known.as_mut() {
-                known.durable |= confirmed || rec.delivered;
+                known.durable |= Some(&known.written_at) == hazard;
             }
             if let Some(settled) = rec.settled.as_mut() {
-                settled.durable = true;
+                settled.durable |= Some(&settled.hazard) == hazard;
             }
         }
     }

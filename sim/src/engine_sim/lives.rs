@@ -448,7 +448,8 @@ impl World {
             })
         });
         if at_rest {
-            self.journal.all_durable();
+            let hazards: Vec<u64> = self.node.shards.iter().map(|sim| sim.hazard).collect();
+            self.journal.all_durable(&hazards);
         }
         self.note(format_args!("drained, clean {clean}, at rest {at_rest}"));
         self.crash(false);
