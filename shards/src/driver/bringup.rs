@@ -40,8 +40,6 @@ const LOCK_WAIT: Duration = Duration::from_secs(20);
 const REPLAY_CHUNK_BYTES: usize = 1 << 20;
 /// Chunks on the way.
 const REPLAY_CHUNKS: usize = 4;
-/// Longest sleep of an executor.
-const TICK: Duration = Duration::from_millis(100);
 /// How often a shard looks for what the opening thread sent.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// First and longest pause between tries to reopen a latched log.
@@ -153,7 +151,7 @@ impl Bringup {
     /// Brings the shard up and keeps it up until the process ends.
     pub(super) async fn run(self) {
         let shard = self.config.shard;
-        glommio::spawn_local(tick()).detach();
+        glommio::spawn_local(pulse()).detach();
         if let Err(reason) = self.serve().await {
             // The receiver is gone only when the process ends.
             let _ = self.reports.send(Report::Failed { shard, reason });
@@ -375,17 +373,22 @@ impl Bringup {
     }
 }
 
-/// Wakes the executor now and then: one in its deepest sleep was seen to miss
-/// what it waited for (a wake from another thread, an opened file) until
-/// anything else happened, and at the start nothing else does.
-async fn tick() {
+/// Longest sleep of the executor.
+const PULSE: Duration = Duration::from_millis(10);
+
+/// Bounds a trap of glommio 0.9: its loop takes "the preemption timer fired
+/// before any task ran" for "no task wants to run", and parks with tasks ready.
+/// That needs the thread to lose its core for the timer's whole length (1 ms in
+/// the shard's queue) at the wrong moment, so it shows on a crowded machine;
+/// any later wake cures it, and with this one always comes.
+async fn pulse() {
     loop {
-        sleep(TICK).await;
+        sleep(PULSE).await;
     }
 }
 
 /// The next message of another thread; `None` when there will be none. Looked
-/// for by timer, because a wake can be missed; see [`tick`].
+/// for by timer, because a wake can be missed; see [`pulse`].
 async fn receive<T>(from: &flume::Receiver<T>) -> Option<T> {
     loop {
         match from.try_recv() {

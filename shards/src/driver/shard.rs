@@ -123,7 +123,6 @@ impl Shard {
         let shard = self.clone();
         let timer = self.timer.clone();
         self.spawn(async move { timer.run(|| shard.turn.set()).await });
-        self.spawn(pulse());
         self.turn.set();
     }
 
@@ -471,16 +470,3 @@ impl Shard {
 /// A drain gives up waiting after rounds × pause: 5 s.
 const DRAIN_ROUNDS: u32 = 1000;
 const DRAIN_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-
-/// Longest sleep of an executor.
-const PULSE: std::time::Duration = std::time::Duration::from_millis(10);
-
-/// Wakes the executor now and then. Under load about one start or run in fifty
-/// was seen asleep although another thread had woken one of its tasks; any
-/// other wake cures it. The cause, in or below glommio 0.9, is not known; this
-/// bounds what it costs, at about a thousandth of a core per shard.
-async fn pulse() {
-    loop {
-        glommio::timer::sleep(PULSE).await;
-    }
-}
