@@ -296,7 +296,7 @@ impl Launch<'_> {
                 // Not 1 ms, which the shard's own queue asks for: before that
                 // queue exists nothing else would wake an executor that parked
                 // with its first task ready; see `pulse` in `bringup`.
-                .preempt_timer(Duration::from_millis(100))
+                .preempt_timer(Duration::from_secs(1))
                 .spawn(move || bringup.run())
                 .map_err(|error| StartError::Shard {
                     shard,
