@@ -397,24 +397,22 @@ impl Shard {
         }
         self.listener_closed.store(true, Ordering::Relaxed);
         self.event(Event::Drain);
-        let mut quiet = false;
+        let mut marker = None;
         for _ in 0..DRAIN_ROUNDS {
-            {
-                let mut engine = self.engine.borrow_mut();
+            marker = self.with_engine(|engine| {
                 engine.demand_durable();
-                quiet = engine.is_quiet();
-            }
-            if quiet {
+                engine.seal()
+            });
+            if marker.is_some() {
                 break;
             }
             self.turn.set();
             glommio::timer::sleep(DRAIN_PAUSE).await;
         }
-        let marker = self.with_engine(|engine| engine.log().clean_marker());
-        if let Some(marker) = marker.filter(|_| quiet) {
+        if let Some(marker) = marker {
             self.parts.clean.add(marker);
         }
-        let quiet = quiet && marker.is_some();
+        let quiet = marker.is_some();
         self.report(Report::Drained {
             shard: self.number,
             quiet,

@@ -280,6 +280,7 @@ impl Boot {
             // run a fraction of a millisecond ahead of the wall clock.
             clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms + 1),
             draining: false,
+            sealed: false,
             disk_full: false,
             serving: false,
             serving_in_doubt: true,

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     io::BatchBuffer,
-    log::{LogFrontiers, LogWriter},
+    log::{CleanMarker, LogFrontiers, LogWriter},
     state::queue::AppendedRecord,
 };
 
@@ -68,6 +68,8 @@ pub struct Engine<B> {
     /// Server time minus monotonic time.
     pub(super) clock_offset_ms: u64,
     pub(super) draining: bool,
+    /// See `seal`.
+    pub(super) sealed: bool,
     pub(super) disk_full: bool,
     pub(super) serving: bool,
     /// See `say_serving`.
@@ -84,6 +86,9 @@ impl<B: BatchBuffer> Engine<B> {
     /// Takes an event in. Effects come from [`Engine::end_turn`], which the
     /// driver calls after it handed in all that was at hand.
     pub fn handle(&mut self, mono_ms: u64, event: Event<'_>) {
+        if self.sealed {
+            return self.handle_sealed(event);
+        }
         self.set_time(mono_ms);
         match event {
             Event::Opened { conn, window_bytes } => {
@@ -551,6 +556,26 @@ impl<B: BatchBuffer> Engine<B> {
     pub fn demand_durable(&mut self) {
         let end = self.log.frontiers().appended;
         self.log.demand_durable(end);
+    }
+
+    /// Other shards may still have answers for connections of this one; nothing
+    /// else is taken in any more.
+    fn handle_sealed(&mut self, event: Event<'_>) {
+        if let Event::Message(message @ ShardMessage::Output { .. }) = event {
+            self.on_message(message);
+        }
+    }
+
+    /// Comes to its end if nothing is in flight and everything is durable:
+    /// tells what a clean stop records. From then on nothing is asked of the
+    /// log, since the record would not cover it.
+    pub fn seal(&mut self) -> Option<CleanMarker> {
+        if !self.is_quiet() {
+            return None;
+        }
+        let marker = self.log.clean_marker();
+        self.sealed = marker.is_some();
+        marker
     }
 
     /// Nothing is in flight: every proposal was applied and every gate opened.

@@ -74,7 +74,8 @@ impl<B: BatchBuffer> Engine<B> {
             let Some(slot) = self.partitions.get(&key) else {
                 return false;
             };
-            if slot.dropping || slot.read_pause_until_ms > now {
+            // A server that goes down hands nothing out: it would never come to rest.
+            if self.draining || slot.dropping || slot.read_pause_until_ms > now {
                 return false;
             }
             if !self.has_begun(slot) {
@@ -142,8 +143,11 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         connection.planned = 0;
-        let durable = self.frontiers.durable_next;
-        let deliveries = run.iter().map(|pick| delivery(pick, durable)).collect();
+        let durable_next = slot.durable_next;
+        let deliveries = run
+            .iter()
+            .map(|pick| delivery(pick, durable_next))
+            .collect();
         let body = Deliver {
             subscription: first.consumer.subscription,
             queue_id: key.queue_id,
@@ -215,15 +219,15 @@ impl<B: BatchBuffer> Engine<B> {
     }
 }
 
-fn delivery(pick: &Dispatch, durable: LogPosition) -> Delivery {
+/// `durable_next`: of the partition. Not judged by the record's place: its
+/// last bytes may lie in another batch.
+fn delivery(pick: &Dispatch, durable_next: u64) -> Delivery {
     let mut flags = 0;
     if pick.redelivered {
         flags |= DELIVERY_REDELIVERED;
     }
-    if let RecordLocation::Ring(position) = pick.location {
-        if position.0 + u64::from(pick.len) <= durable.0 {
-            flags |= DELIVERY_DURABLE;
-        }
+    if pick.offset < durable_next {
+        flags |= DELIVERY_DURABLE;
     }
     Delivery {
         offset: pick.offset,

@@ -70,6 +70,10 @@ impl<B: BatchBuffer> Engine<B> {
     /// Ends the turn: applies, answers, dispatches and submits, and pushes
     /// everything the driver has to do.
     pub fn end_turn(&mut self, mono_ms: u64, effects: &mut Vec<Effect<B>>) {
+        if self.sealed {
+            self.push_outputs(effects);
+            return self.push_effects(effects);
+        }
         self.set_time(mono_ms);
         self.take_frontiers();
         self.fire_timers();
@@ -92,6 +96,9 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Work is left that needs no event: the driver should end another turn soon.
     pub fn wants_turn(&self) -> bool {
+        if self.sealed {
+            return !self.outbound.is_empty();
+        }
         !self.dirty_partitions.is_empty()
             || !self.outbound.is_empty()
             || !self.timers.recover_again.is_empty()
@@ -99,6 +106,9 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Monotonic time in ms at which a turn is due if nothing happens.
     pub fn next_timer_ms(&self) -> Option<u64> {
+        if self.sealed {
+            return None;
+        }
         let partition = self.timers.partitions.peek().map(|Reverse((due, _))| *due);
         let deadline = Some(self.timers.deadline_ms).filter(|due| *due != u64::MAX);
         let own = [partition, deadline].into_iter().flatten().min();

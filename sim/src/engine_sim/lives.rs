@@ -406,8 +406,8 @@ impl World {
             return Ok(());
         };
         engine.demand_durable();
-        if engine.is_quiet() || rounds >= DRAIN_ROUNDS {
-            sim.marker = engine.log().clean_marker().filter(|_| engine.is_quiet());
+        sim.marker = engine.seal();
+        if sim.marker.is_some() || rounds >= DRAIN_ROUNDS {
             sim.drained = true;
             return Ok(());
         }
