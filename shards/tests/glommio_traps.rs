@@ -101,7 +101,10 @@ fn t5_no_timeout_is_left_on_a_stream() {
 fn t6_an_executor_never_parks_for_good_with_tasks_ready() {
     assert!(source("bringup.rs").contains("glommio::spawn_local(pulse()).detach();"));
     let code = source("server.rs");
-    assert!(code.contains(".preempt_timer(Duration::from_secs(1))"), "see `pulse`");
+    assert!(
+        code.contains(".preempt_timer(Duration::from_secs(1))"),
+        "see `pulse`"
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{atomic::AtomicBool, Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use glommio::{
@@ -18,7 +18,7 @@ use glommio::{
 use super::{
     boot_directory::boot_directory,
     clock,
-    fs_disk::FsDisk,
+    fs_disk::{FsDisk, ZeroPace},
     helper::Helper,
     machine,
     mailbox::{Outbox, Receiver, Sender},
@@ -204,7 +204,9 @@ impl Bringup {
     fn parts(&self, queue: glommio::TaskQueueHandle, geometry: Geometry) -> ShardParts {
         let number = self.config.shard;
         let directory = self.directory.clone();
+        let hurry = Arc::new(AtomicBool::new(false));
         ShardParts {
+            hurry: hurry.clone(),
             number,
             hello: self.hello.clone(),
             segments: Segments::new(self.directory.clone()),
@@ -216,7 +218,13 @@ impl Bringup {
             crowd: self.crowd.clone(),
             listen: self.listen,
             clean: self.clean.clone(),
-            prepare: Arc::new(move |sequence| prepare(&directory, geometry, sequence)),
+            prepare: {
+                let pace = Pace {
+                    last: Mutex::default(),
+                    hurry: hurry.clone(),
+                };
+                Arc::new(move |sequence| prepare(&directory, geometry, sequence, pace.next()))
+            },
         }
     }
 
@@ -460,9 +468,42 @@ impl Opening {
     }
 }
 
-fn prepare(directory: &Path, geometry: Geometry, sequence: u64) -> Result<(), IoFailure> {
-    let prepared =
-        FsDisk::open(directory).and_then(|disk| log::prepare_segment(&disk, geometry, sequence));
+/// How long a segment may take to prepare: part of the time that the last one
+/// lasted, so that a busy log gets it in time and a calm one is not disturbed.
+struct Pace {
+    last: Mutex<Option<Instant>>,
+    hurry: Arc<AtomicBool>,
+}
+
+/// Part of a segment's life that preparing its successor is spread over.
+const PACE_PART: f64 = 0.4;
+/// Longest preparation.
+const PACE_MOST: Duration = Duration::from_secs(4);
+
+impl Pace {
+    /// The pace of the segment asked for now; the first ones go at full speed.
+    fn next(&self) -> ZeroPace {
+        let now = Instant::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasted = last.replace(now).map(|then| now.duration_since(then));
+        let over = lasted.map_or(Duration::ZERO, |lasted| {
+            lasted.mul_f64(PACE_PART).min(PACE_MOST)
+        });
+        ZeroPace {
+            over,
+            hurry: self.hurry.clone(),
+        }
+    }
+}
+
+fn prepare(
+    directory: &Path,
+    geometry: Geometry,
+    sequence: u64,
+    pace: ZeroPace,
+) -> Result<(), IoFailure> {
+    let prepared = FsDisk::open(directory)
+        .and_then(|disk| log::prepare_segment(&disk.paced(pace), geometry, sequence));
     prepared.map_err(|error| IoFailure {
         out_of_space: error.kind == DiskErrorKind::OutOfSpace,
         message: error.to_string(),

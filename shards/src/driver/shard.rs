@@ -76,6 +76,8 @@ pub(super) struct ShardParts {
     pub crowd: Crowd,
     pub listen: std::net::SocketAddr,
     pub clean: Arc<CleanMarkers>,
+    /// Set while batches wait for a segment: it is then prepared at full speed.
+    pub hurry: Arc<AtomicBool>,
     /// Creates, zeroes and syncs a segment file; runs on a helper.
     pub prepare: Arc<dyn Fn(u64) -> Result<(), IoFailure> + Send + Sync>,
 }
@@ -155,6 +157,8 @@ impl Shard {
             self.effects.replace(effects);
             let (again, next) = {
                 let engine = self.engine.borrow();
+                let waits = engine.log().backlog_bytes() > HURRY_BYTES;
+                self.parts.hurry.store(waits, Ordering::Relaxed);
                 (engine.wants_turn(), engine.next_timer_ms())
             };
             self.timer.arm(next);
@@ -464,6 +468,9 @@ impl Shard {
         let _ = self.parts.reports.send(report);
     }
 }
+
+/// Unwritten bytes beyond what two writes in flight and one filling explain.
+const HURRY_BYTES: u64 = 2 << 20;
 
 /// A drain gives up waiting after rounds × pause: 5 s.
 const DRAIN_ROUNDS: u32 = 1000;
