@@ -99,7 +99,7 @@ fn t5_no_timeout_is_left_on_a_stream() {
 
 #[test]
 fn t6_an_executor_never_parks_for_good_with_tasks_ready() {
-    assert!(source("bringup.rs").contains("glommio::spawn_local(pulse()).detach();"));
+    assert!(source("bringup.rs").contains("glommio::spawn_local(pulse(turns.clone())).detach();"));
     let code = source("server.rs");
     assert!(
         code.contains(".preempt_timer(Duration::from_secs(1))"),

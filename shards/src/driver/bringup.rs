@@ -2,6 +2,7 @@
 //! start the loops; and again after a latch.
 
 use std::{
+    cell::Cell,
     net::SocketAddr,
     path::{Path, PathBuf},
     rc::Rc,
@@ -151,14 +152,15 @@ impl Bringup {
     /// Brings the shard up and keeps it up until the process ends.
     pub(super) async fn run(self) {
         let shard = self.config.shard;
-        glommio::spawn_local(pulse()).detach();
-        if let Err(reason) = self.serve().await {
+        let turns = Rc::new(Cell::new(0));
+        glommio::spawn_local(pulse(turns.clone())).detach();
+        if let Err(reason) = self.serve(turns).await {
             // The receiver is gone only when the process ends.
             let _ = self.reports.send(Report::Failed { shard, reason });
         }
     }
 
-    async fn serve(&self) -> Result<(), String> {
+    async fn serve(&self, turns: Rc<Cell<u64>>) -> Result<(), String> {
         let (mut engine, mut report) = self.first_boot().await?;
         let _first = self.first_file().await?;
         let queue = glommio::executor().create_task_queue(
@@ -167,7 +169,7 @@ impl Bringup {
             "shard",
         );
         let geometry = engine.log().geometry();
-        let shard = Shard::new(self.parts(queue, geometry), engine);
+        let shard = Shard::new(self.parts(queue, geometry, turns), engine);
         shard.start(self.mail.clone());
         loop {
             self.tell(&report);
@@ -201,12 +203,18 @@ impl Bringup {
         }
     }
 
-    fn parts(&self, queue: glommio::TaskQueueHandle, geometry: Geometry) -> ShardParts {
+    fn parts(
+        &self,
+        queue: glommio::TaskQueueHandle,
+        geometry: Geometry,
+        turns: Rc<Cell<u64>>,
+    ) -> ShardParts {
         let number = self.config.shard;
         let directory = self.directory.clone();
         let hurry = Arc::new(AtomicBool::new(false));
         ShardParts {
             hurry: hurry.clone(),
+            turns,
             number,
             hello: self.hello.clone(),
             segments: Segments::new(self.directory.clone()),
@@ -381,17 +389,20 @@ impl Bringup {
     }
 }
 
-/// Longest sleep of the executor.
+/// Longest sleep of an executor that has work, and of one that has none.
 const PULSE: Duration = Duration::from_millis(10);
+const IDLE_PULSE: Duration = Duration::from_millis(50);
 
 /// Bounds a trap of glommio 0.9: its loop takes "the preemption timer fired
 /// before any task ran" for "no task wants to run", and parks with tasks ready.
 /// That needs the thread to lose its core for the timer's whole length (1 ms in
 /// the shard's queue) at the wrong moment, so it shows on a crowded machine;
 /// any later wake cures it, and with this one always comes.
-async fn pulse() {
+async fn pulse(turns: Rc<Cell<u64>>) {
+    let mut seen = 0;
     loop {
-        sleep(PULSE).await;
+        let idle = std::mem::replace(&mut seen, turns.get()) == seen;
+        sleep(if idle { IDLE_PULSE } else { PULSE }).await;
     }
 }
 

@@ -76,6 +76,8 @@ pub(super) struct ShardParts {
     pub crowd: Crowd,
     pub listen: std::net::SocketAddr,
     pub clean: Arc<CleanMarkers>,
+    /// Turns taken so far.
+    pub turns: Rc<Cell<u64>>,
     /// Set while batches wait for a segment: it is then prepared at full speed.
     pub hurry: Arc<AtomicBool>,
     /// Creates, zeroes and syncs a segment file; runs on a helper.
@@ -147,6 +149,7 @@ impl Shard {
     async fn run_turns(self: Rc<Self>) {
         loop {
             self.turn.wait().await;
+            self.parts.turns.set(self.parts.turns.get() + 1);
             let mut effects = self.effects.take();
             self.engine
                 .borrow_mut()
