@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     io::BatchBuffer,
-    log::LogPosition,
     state::{
         command::Command,
         queue::{ConsumerId, Dispatch, RecordLocation},
