@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use wire::vocabulary::Boundary;
-
 use super::{
     journal::{Fate, Key, QueueState},
     requests::{Answer, Info, Seen},
@@ -287,20 +285,5 @@ impl World {
             }
             self.pass(10)?;
         }
-    }
-
-    /// Every settle that was confirmed at written is made durable, and every
-    /// record with it.
-    pub(super) fn barrier_all(&mut self) -> Checked<()> {
-        let keys: Vec<Key> = self.journal.parts.keys().copied().collect();
-        for key in keys {
-            if !self.journal.is_declared(key.0) {
-                continue;
-            }
-            let correlation = self.barrier(AUDITOR, key, 0);
-            self.await_answer(AUDITOR, correlation)?;
-        }
-        debug_assert!(Boundary::Durable > Boundary::Written);
-        Ok(())
     }
 }

@@ -77,7 +77,9 @@ impl World {
             Err(NotOpen::Died) => self.die(),
             Err(NotOpen::Failed(reason)) => {
                 self.note(format_args!("{shard} did not start: {reason}"));
-                self.node.shard(shard).hazard += 1;
+                let sim = self.node.shard(shard);
+                sim.hazard += 1;
+                sim.disk.set_free_bytes(None);
                 self.crash(false);
             }
         }
@@ -106,6 +108,8 @@ impl World {
         match opened? {
             Ok(rebuilt) if !disk.is_stopped() => Ok(Ok(rebuilt)),
             _ if disk.is_stopped() => Ok(Err(NotOpen::Died)),
+            // Copying the tail of a latched log needs room.
+            Err(reason) if reason.contains("no space left") => Ok(Err(NotOpen::Failed(reason))),
             Err(reason) if !faulty && latch.is_none() => {
                 Err(format!("shard {shard} cannot open its log: {reason}"))
             }
@@ -456,12 +460,28 @@ impl World {
         Ok(clean)
     }
 
+    /// A process that has latched stays up until that is recorded. (One that is
+    /// killed in between leaves no trace of the failed sync; nothing here
+    /// protects from that.)
+    fn record_latches(&mut self) {
+        let boot = self.node.boot_disk.clone();
+        let boot = boot.as_ref().map(|boot| boot as &dyn Disk);
+        for sim in &self.node.shards {
+            let engine = sim.engine.as_ref();
+            if let Some(latch) = engine.and_then(|engine| engine.log().latch_record()) {
+                sim.disk.set_free_bytes(None);
+                log::record_latch(&sim.disk, boot, &latch);
+            }
+        }
+    }
+
     /// The process dies, or the power goes.
     pub(super) fn crash(&mut self, power: bool) {
-        self.note(format_args!(
-            "{}",
-            if power { "POWER CUT" } else { "CRASH" }
-        ));
+        let what = if power { "POWER CUT" } else { "CRASH" };
+        self.note(format_args!("{what}"));
+        if !power {
+            self.record_latches();
+        }
         self.queue.clear();
         self.node.mail_due.clear();
         self.node.sockets.clear();

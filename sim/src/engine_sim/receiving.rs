@@ -113,14 +113,7 @@ impl World {
     ) -> Checked<Answer> {
         match (kind, request) {
             (Kind::Error, request) => self.on_error(client, body, request),
-            (
-                Kind::Declared,
-                Request::Declare {
-                    name,
-                    mode,
-                    lease_ms: _,
-                },
-            ) => {
+            (Kind::Declared, Request::Declare { name, mode }) => {
                 let body = codec::decode::<Declared>(body).map_err(bad)?;
                 self.journal.declare_ends(&name);
                 let shards = body.queue.partitions.iter();
@@ -270,15 +263,8 @@ impl World {
                 "queue {queue_id:?} is declared, and {request:?} is told that it is not"
             ));
         }
-        // A deleted queue may have ended the subscription before.
-        let ended = match &request {
-            Request::Unsubscribe { subscription } => {
-                let link = self.clients[client].link.as_ref();
-                let key = link.and_then(|link| link.subscriptions.get(subscription));
-                key.is_none_or(|key| !self.journal.is_declared(key.0))
-            }
-            _ => false,
-        };
+        // A deleted queue, or a shard that reopened, may have ended it before.
+        let ended = matches!(request, Request::Unsubscribe { .. });
         let told = !ended
             && matches!(
                 code,

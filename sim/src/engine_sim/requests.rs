@@ -21,7 +21,6 @@ pub(super) enum Request {
     Declare {
         name: String,
         mode: Mode,
-        lease_ms: u64,
     },
     Delete {
         queue_id: u64,

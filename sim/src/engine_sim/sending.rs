@@ -70,7 +70,6 @@ impl World {
         let request = Request::Declare {
             name: name.clone(),
             mode,
-            lease_ms,
         };
         let body = Declare {
             name,

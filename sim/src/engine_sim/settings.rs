@@ -134,6 +134,10 @@ impl Settings {
             mail_us: random.pick(&[10, 500, 10_000]),
         };
         settings.colour(scenario);
+        // A lease that ends before a settle can arrive would never be settled.
+        let shortest = 30 + (settings.mail_us + settings.write_us) * 8 / 1000;
+        let (low, high) = settings.lease_ms;
+        settings.lease_ms = (low.max(shortest), high.max(shortest));
         settings
     }
 
