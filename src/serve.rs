@@ -5,7 +5,7 @@
 //! happens later. A crash leaves behind what the logs hold; see
 //! `docs/durability.md`.
 
-use std::{process::ExitCode, thread};
+use std::{io::Write, process::ExitCode, thread};
 
 use shards::{
     driver::{Report, Server, ServerOptions},
@@ -49,8 +49,14 @@ pub fn run(options: ServeOptions) -> ExitCode {
     drain(server, &signals, &lines)
 }
 
+/// A line for the operator. Standard error that nobody reads any more is no
+/// reason to stop serving.
+fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 fn fail(reason: &str) -> ExitCode {
-    eprintln!("tidegate: {reason}");
+    complain(&format!("tidegate: {reason}"));
     ExitCode::FAILURE
 }
 
@@ -119,20 +125,23 @@ fn greet(options: &ServeOptions, server: &Server) {
     } else {
         format!(" --server {}", server.address)
     };
-    println!(
-        "Tidegate {} listening on {}",
+    let lines = format!(
+        "Tidegate {} listening on {}\n\
+         Data in {} ({made}, {shards} shard{plural}); {}\n\
+         Next, in another terminal:\n  \
+           tidegate queue declare orders{server_flag}\n  \
+           tidegate publish orders 'hello'{server_flag}\n  \
+           tidegate consume orders --max 1{server_flag}\n",
         env!("CARGO_PKG_VERSION"),
-        server.address
-    );
-    println!(
-        "Data in {} ({made}, {shards} shard{plural}); {}",
+        server.address,
         options.data.display(),
         server.sync_line()
     );
-    println!("Next, in another terminal:");
-    println!("  tidegate queue declare orders{server_flag}");
-    println!("  tidegate publish orders 'hello'{server_flag}");
-    println!("  tidegate consume orders --max 1{server_flag}");
+    // Whoever read it may be gone (`tidegate serve | head -1`): serve on.
+    let mut output = std::io::stdout();
+    let _ = output
+        .write_all(lines.as_bytes())
+        .and_then(|()| output.flush());
 }
 
 /// Prints what the shards report, until a signal or a shard that cannot go on.
@@ -160,7 +169,7 @@ fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &Lines) -> Opti
 }
 
 fn drain(server: Server, signals: &flume::Receiver<i32>, lines: &Lines) -> ExitCode {
-    eprintln!("tidegate: draining; a second signal stops at once");
+    complain("tidegate: draining; a second signal stops at once");
     let signals = signals.clone();
     // Detached: it ends with the process.
     let impatient = thread::Builder::new()
@@ -173,7 +182,7 @@ fn drain(server: Server, signals: &flume::Receiver<i32>, lines: &Lines) -> ExitC
     drop(impatient);
     match server.drain(&mut |shard, notice| lines.notice(shard, notice)) {
         Ok(true) => {
-            eprintln!("tidegate: stopped; everything is durable");
+            complain("tidegate: stopped; everything is durable");
             ExitCode::SUCCESS
         }
         Ok(false) => fail("stopped without a clean marker: a shard did not come to rest in time; the next start recovers"),
@@ -190,7 +199,7 @@ impl Lines {
     fn notice(&self, shard: u16, notice: &Notice) {
         let (level, text) = describe(notice);
         if level <= self.level {
-            eprintln!("tidegate: shard {shard}: {text}");
+            complain(&format!("tidegate: shard {shard}: {text}"));
         }
     }
 }

@@ -483,3 +483,16 @@ fn what_is_no_data_directory_is_refused_by_log() {
         }
     }
 }
+
+#[test]
+fn a_client_written_from_the_protocol_page_alone_is_served() {
+    let server = Server::start(2);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_client.py");
+    let output = std::process::Command::new("python3")
+        .args([script, &server.address.to_string()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains(" passed, 0 failed"), "{said}");
+}

@@ -98,6 +98,16 @@ fn t5_no_timeout_is_left_on_a_stream() {
 }
 
 #[test]
+fn t6_an_executor_never_parks_for_good_with_tasks_ready() {
+    assert!(source("bringup.rs").contains("glommio::spawn_local(pulse(turns.clone())).detach();"));
+    let code = source("server.rs");
+    assert!(
+        code.contains(".preempt_timer(Duration::from_secs(1))"),
+        "see `pulse`"
+    );
+}
+
+#[test]
 fn nothing_that_blocks_runs_on_a_shard() {
     for file in ["shard.rs", "connection.rs", "segments.rs"] {
         let code = source(file);

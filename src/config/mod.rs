@@ -87,7 +87,7 @@ impl Default for ServeOptions {
             sync_method: SyncChoice::Auto,
             cache_bytes: 32 << 20,
             backlog_bytes: 32 << 20,
-            spare_segments: 1,
+            spare_segments: 2,
             node_id: 1,
             data_groups: 32,
             window_bytes: 16 << 20,

@@ -3,13 +3,20 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
+    net::TcpStream,
     path::Path,
     process::{Command, Stdio},
 };
 
 use tempfile::TempDir;
 
-use crate::{configuration::end_of, rawwire::Server};
+use wire::{frame::Kind, message::ANY_SHARD};
+
+use crate::{
+    configuration::end_of,
+    rawwire::{await_that, hello, Peer, Server},
+};
 
 /// A start that must fail; gives its one sentence.
 fn refused(before: &str, data: &Path, more: &[&str]) -> String {
@@ -195,6 +202,35 @@ fn foreign_directories_second_servers_and_taken_ports_are_refused() {
     let shards = refused("", &server.data(), &["--shards", "1"]);
     says(&shards, &["another server"]);
     server.assert_well();
+}
+
+/// `tidegate serve | head -1` and the like.
+#[test]
+fn a_server_whose_outputs_nobody_reads_serves_on() {
+    let dir = TempDir::new().expect("a directory");
+    let data = dir.path().join("data");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--shards", "1"])
+        .args(["--segment-size", "1MiB", "--data"])
+        .arg(&data)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    drop(child.stderr.take());
+    let mut line = String::new();
+    let mut output = BufReader::with_capacity(1, child.stdout.take().expect("piped"));
+    output.read_line(&mut line).expect("a line");
+    drop(output);
+    let address = line.trim().rsplit(' ').next().expect("an address");
+    let mut peer = Peer::new(TcpStream::connect(address).expect("it serves"));
+    peer.send(1, &hello(ANY_SHARD));
+    peer.expect(Kind::HelloReply);
+    let told = Command::new("kill").arg(child.id().to_string()).status();
+    assert!(told.expect("kill").success());
+    await_that("its end", || child.try_wait().expect("waited").is_some());
+    assert!(child.wait().expect("waited").success());
+    assert!(data.join("clean").exists());
 }
 
 /// A directory that a server used and left cleanly.

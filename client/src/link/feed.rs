@@ -52,6 +52,8 @@ pub(crate) struct Feed {
     pub phase: FeedPhase,
     /// Records granted and not delivered yet on the connection that stands.
     pub granted: u64,
+    /// Records delivered beyond that since the last grant.
+    pub overdrawn: u64,
     /// Who waits for the first answer.
     pub first: Option<oneshot::Sender<Result<(), Error>>>,
     /// Attempts that the server has put off since it last accepted.
@@ -63,5 +65,6 @@ impl Feed {
     pub fn reset(&mut self) {
         self.phase = FeedPhase::Wanted;
         self.granted = 0;
+        self.overdrawn = 0;
     }
 }

@@ -39,6 +39,7 @@ impl Shared {
             sender,
             phase: FeedPhase::Wanted,
             granted: 0,
+            overdrawn: 0,
             first: Some(first),
             put_off: 0,
         };
@@ -73,6 +74,7 @@ impl Shared {
             return;
         };
         feed.granted += u64::from(records);
+        feed.overdrawn = 0;
         let (owed_records, owed_bytes) = state.credits.entry(subscription).or_default();
         *owed_records = owed_records.saturating_add(records);
         *owed_bytes = owed_bytes.saturating_add(bytes);

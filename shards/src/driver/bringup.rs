@@ -2,11 +2,12 @@
 //! start the loops; and again after a latch.
 
 use std::{
+    cell::Cell,
     net::SocketAddr,
     path::{Path, PathBuf},
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{atomic::AtomicBool, Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use glommio::{
@@ -18,7 +19,7 @@ use glommio::{
 use super::{
     boot_directory::boot_directory,
     clock,
-    fs_disk::FsDisk,
+    fs_disk::{FsDisk, ZeroPace},
     helper::Helper,
     machine,
     mailbox::{Outbox, Receiver, Sender},
@@ -40,8 +41,6 @@ const LOCK_WAIT: Duration = Duration::from_secs(20);
 const REPLAY_CHUNK_BYTES: usize = 1 << 20;
 /// Chunks on the way.
 const REPLAY_CHUNKS: usize = 4;
-/// Longest sleep of an executor.
-const TICK: Duration = Duration::from_millis(100);
 /// How often a shard looks for what the opening thread sent.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// First and longest pause between tries to reopen a latched log.
@@ -153,14 +152,15 @@ impl Bringup {
     /// Brings the shard up and keeps it up until the process ends.
     pub(super) async fn run(self) {
         let shard = self.config.shard;
-        glommio::spawn_local(tick()).detach();
-        if let Err(reason) = self.serve().await {
+        let turns = Rc::new(Cell::new(0));
+        glommio::spawn_local(pulse(turns.clone())).detach();
+        if let Err(reason) = self.serve(turns).await {
             // The receiver is gone only when the process ends.
             let _ = self.reports.send(Report::Failed { shard, reason });
         }
     }
 
-    async fn serve(&self) -> Result<(), String> {
+    async fn serve(&self, turns: Rc<Cell<u64>>) -> Result<(), String> {
         let (mut engine, mut report) = self.first_boot().await?;
         let _first = self.first_file().await?;
         let queue = glommio::executor().create_task_queue(
@@ -169,7 +169,7 @@ impl Bringup {
             "shard",
         );
         let geometry = engine.log().geometry();
-        let shard = Shard::new(self.parts(queue, geometry), engine);
+        let shard = Shard::new(self.parts(queue, geometry, turns), engine);
         shard.start(self.mail.clone());
         loop {
             self.tell(&report);
@@ -203,10 +203,18 @@ impl Bringup {
         }
     }
 
-    fn parts(&self, queue: glommio::TaskQueueHandle, geometry: Geometry) -> ShardParts {
+    fn parts(
+        &self,
+        queue: glommio::TaskQueueHandle,
+        geometry: Geometry,
+        turns: Rc<Cell<u64>>,
+    ) -> ShardParts {
         let number = self.config.shard;
         let directory = self.directory.clone();
+        let hurry = Arc::new(AtomicBool::new(false));
         ShardParts {
+            hurry: hurry.clone(),
+            turns,
             number,
             hello: self.hello.clone(),
             segments: Segments::new(self.directory.clone()),
@@ -218,7 +226,13 @@ impl Bringup {
             crowd: self.crowd.clone(),
             listen: self.listen,
             clean: self.clean.clone(),
-            prepare: Arc::new(move |sequence| prepare(&directory, geometry, sequence)),
+            prepare: {
+                let pace = Pace {
+                    last: Mutex::default(),
+                    hurry: hurry.clone(),
+                };
+                Arc::new(move |sequence| prepare(&directory, geometry, sequence, pace.next()))
+            },
         }
     }
 
@@ -375,17 +389,25 @@ impl Bringup {
     }
 }
 
-/// Wakes the executor now and then: one in its deepest sleep was seen to miss
-/// what it waited for (a wake from another thread, an opened file) until
-/// anything else happened, and at the start nothing else does.
-async fn tick() {
+/// Longest sleep of an executor that has work, and of one that has none.
+const PULSE: Duration = Duration::from_millis(10);
+const IDLE_PULSE: Duration = Duration::from_millis(50);
+
+/// Bounds a trap of glommio 0.9: its loop takes "the preemption timer fired
+/// before any task ran" for "no task wants to run", and parks with tasks ready.
+/// That needs the thread to lose its core for the timer's whole length (1 ms in
+/// the shard's queue) at the wrong moment, so it shows on a crowded machine;
+/// any later wake cures it, and with this one always comes.
+async fn pulse(turns: Rc<Cell<u64>>) {
+    let mut seen = 0;
     loop {
-        sleep(TICK).await;
+        let idle = std::mem::replace(&mut seen, turns.get()) == seen;
+        sleep(if idle { IDLE_PULSE } else { PULSE }).await;
     }
 }
 
 /// The next message of another thread; `None` when there will be none. Looked
-/// for by timer, because a wake can be missed; see [`tick`].
+/// for by timer, because a wake can be missed; see [`pulse`].
 async fn receive<T>(from: &flume::Receiver<T>) -> Option<T> {
     loop {
         match from.try_recv() {
@@ -457,9 +479,42 @@ impl Opening {
     }
 }
 
-fn prepare(directory: &Path, geometry: Geometry, sequence: u64) -> Result<(), IoFailure> {
-    let prepared =
-        FsDisk::open(directory).and_then(|disk| log::prepare_segment(&disk, geometry, sequence));
+/// How long a segment may take to prepare: part of the time that the last one
+/// lasted, so that a busy log gets it in time and a calm one is not disturbed.
+struct Pace {
+    last: Mutex<Option<Instant>>,
+    hurry: Arc<AtomicBool>,
+}
+
+/// Part of a segment's life that preparing its successor is spread over.
+const PACE_PART: f64 = 0.4;
+/// Longest preparation.
+const PACE_MOST: Duration = Duration::from_secs(4);
+
+impl Pace {
+    /// The pace of the segment asked for now; the first ones go at full speed.
+    fn next(&self) -> ZeroPace {
+        let now = Instant::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasted = last.replace(now).map(|then| now.duration_since(then));
+        let over = lasted.map_or(Duration::ZERO, |lasted| {
+            lasted.mul_f64(PACE_PART).min(PACE_MOST)
+        });
+        ZeroPace {
+            over,
+            hurry: self.hurry.clone(),
+        }
+    }
+}
+
+fn prepare(
+    directory: &Path,
+    geometry: Geometry,
+    sequence: u64,
+    pace: ZeroPace,
+) -> Result<(), IoFailure> {
+    let prepared = FsDisk::open(directory)
+        .and_then(|disk| log::prepare_segment(&disk.paced(pace), geometry, sequence));
     prepared.map_err(|error| IoFailure {
         out_of_space: error.kind == DiskErrorKind::OutOfSpace,
         message: error.to_string(),

@@ -9,6 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{flock, FlockOperation};
@@ -18,8 +20,9 @@ use crate::io::{Disk, DiskError, DiskErrorKind, DiskFile};
 /// What memory, offsets and lengths of direct I/O are multiples of, in bytes.
 pub const DIRECT_IO_ALIGN: usize = 4096;
 
-/// Bytes zeroed by one write.
-const ZERO_CHUNK_BYTES: usize = 1 << 20;
+/// Bytes zeroed by one write, and between two syncs.
+const ZERO_CHUNK_BYTES: usize = 256 << 10;
+const ZERO_SYNC_BYTES: u64 = 2 << 20;
 
 /// Bytes one direct read or write moves at most.
 const MAX_TRANSFER_BYTES: usize = 1 << 20;
@@ -30,6 +33,26 @@ const LOCK_POLL: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone)]
 pub struct FsDisk {
     directory: PathBuf,
+    zero_pace: ZeroPace,
+}
+
+/// How fast a file is zero-filled.
+#[derive(Debug, Clone, Default)]
+pub struct ZeroPace {
+    /// Time it is spread over; zero = at full speed.
+    pub over: Duration,
+    /// While set, somebody waits for the file: full speed.
+    pub hurry: Arc<AtomicBool>,
+}
+
+impl ZeroPace {
+    /// How long to rest at this part (0 to 1) of the work.
+    fn rest(&self, part: f64, since: Instant) -> Duration {
+        if self.hurry.load(Ordering::Relaxed) {
+            return Duration::ZERO;
+        }
+        self.over.mul_f64(part).saturating_sub(since.elapsed())
+    }
 }
 
 impl FsDisk {
@@ -37,6 +60,7 @@ impl FsDisk {
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let disk = FsDisk {
             directory: directory.into(),
+            zero_pace: ZeroPace::default(),
         };
         let name = disk.directory.display().to_string();
         let metadata =
@@ -67,6 +91,13 @@ impl FsDisk {
             Err(error) => return Err(failed("create directory", &name)(error)),
         }
         FsDisk::open(directory)
+    }
+
+    /// Paces zero-filling, so that it does not take the device from whoever
+    /// waits for a commit.
+    pub fn paced(mut self, pace: ZeroPace) -> Self {
+        self.zero_pace = pace;
+        self
     }
 
     /// Where a file of this directory is.
@@ -131,7 +162,7 @@ impl Disk for FsDisk {
             });
         }
         let temporary = self.temporary(name);
-        let zeroed = zero_fill(&temporary, bytes);
+        let zeroed = zero_fill(&temporary, bytes, &self.zero_pace);
         if zeroed.is_err() {
             // Gives the space back; the error is what counts.
             let _ = std::fs::remove_file(&temporary);
@@ -336,7 +367,7 @@ pub(super) fn open_direct(path: &Path, flags: i32) -> io::Result<File> {
 
 /// Direct where the length allows it, so that a segment never has pages in the
 /// cache; the file system then also refuses direct I/O here and not later.
-fn zero_fill(path: &Path, bytes: u64) -> io::Result<()> {
+fn zero_fill(path: &Path, bytes: u64, pace: &ZeroPace) -> io::Result<()> {
     let direct = bytes.is_multiple_of(DIRECT_IO_ALIGN as u64);
     let mut file = OpenOptions::new()
         .write(true)
@@ -345,11 +376,17 @@ fn zero_fill(path: &Path, bytes: u64) -> io::Result<()> {
         .custom_flags(if direct { libc::O_DIRECT } else { 0 })
         .open(path)?;
     let zeros = AlignedBuffer::new(ZERO_CHUNK_BYTES);
-    let mut left = bytes;
-    while left > 0 {
-        let count = left.min(ZERO_CHUNK_BYTES as u64) as usize;
-        file.write_all(zeros.bytes().get(..count).unwrap_or_default())?;
-        left -= count as u64;
+    let start = Instant::now();
+    let mut done = 0;
+    while done < bytes {
+        let count = (bytes - done).min(ZERO_CHUNK_BYTES as u64);
+        file.write_all(zeros.bytes().get(..count as usize).unwrap_or_default())?;
+        done += count;
+        // Little by little: one large flush at the end would hold up the log's.
+        if done.is_multiple_of(ZERO_SYNC_BYTES) {
+            file.sync_data()?;
+        }
+        std::thread::sleep(pace.rest(done as f64 / bytes as f64, start));
     }
     file.sync_all()
 }

@@ -293,7 +293,10 @@ impl Launch<'_> {
             LocalExecutorBuilder::new(placement)
                 .name(&format!("shard-{shard}"))
                 .io_memory(self.options.io_memory)
-                .preempt_timer(Duration::from_millis(1))
+                // Not 1 ms, which the shard's own queue asks for: before that
+                // queue exists nothing else would wake an executor that parked
+                // with its first task ready; see `pulse` in `bringup`.
+                .preempt_timer(Duration::from_secs(1))
                 .spawn(move || bringup.run())
                 .map_err(|error| StartError::Shard {
                     shard,

@@ -76,6 +76,10 @@ pub(super) struct ShardParts {
     pub crowd: Crowd,
     pub listen: std::net::SocketAddr,
     pub clean: Arc<CleanMarkers>,
+    /// Turns taken so far.
+    pub turns: Rc<Cell<u64>>,
+    /// Set while batches wait for a segment: it is then prepared at full speed.
+    pub hurry: Arc<AtomicBool>,
     /// Creates, zeroes and syncs a segment file; runs on a helper.
     pub prepare: Arc<dyn Fn(u64) -> Result<(), IoFailure> + Send + Sync>,
 }
@@ -123,7 +127,6 @@ impl Shard {
         let shard = self.clone();
         let timer = self.timer.clone();
         self.spawn(async move { timer.run(|| shard.turn.set()).await });
-        self.spawn(pulse());
         self.turn.set();
     }
 
@@ -146,6 +149,7 @@ impl Shard {
     async fn run_turns(self: Rc<Self>) {
         loop {
             self.turn.wait().await;
+            self.parts.turns.set(self.parts.turns.get() + 1);
             let mut effects = self.effects.take();
             self.engine
                 .borrow_mut()
@@ -156,6 +160,8 @@ impl Shard {
             self.effects.replace(effects);
             let (again, next) = {
                 let engine = self.engine.borrow();
+                let waits = engine.log().backlog_bytes() > HURRY_BYTES;
+                self.parts.hurry.store(waits, Ordering::Relaxed);
                 (engine.wants_turn(), engine.next_timer_ms())
             };
             self.timer.arm(next);
@@ -466,19 +472,9 @@ impl Shard {
     }
 }
 
+/// Unwritten bytes beyond what two writes in flight and one filling explain.
+const HURRY_BYTES: u64 = 2 << 20;
+
 /// A drain gives up waiting after rounds × pause: 5 s.
 const DRAIN_ROUNDS: u32 = 1000;
 const DRAIN_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-
-/// Longest sleep of an executor.
-const PULSE: std::time::Duration = std::time::Duration::from_millis(10);
-
-/// Wakes the executor now and then. Under load about one start or run in fifty
-/// was seen asleep although another thread had woken one of its tasks; any
-/// other wake cures it. The cause, in or below glommio 0.9, is not known; this
-/// bounds what it costs, at about a thousandth of a core per shard.
-async fn pulse() {
-    loop {
-        glommio::timer::sleep(PULSE).await;
-    }
-}
