@@ -327,7 +327,17 @@ impl<B: BatchBuffer> Engine<B> {
             );
             self.close(conn);
         }
-        self.connections.retain(|conn, _| conn.shard() != shard);
+        // Its own connections are closed there: what they held here goes back.
+        let mut theirs: Vec<ConnKey> = self
+            .connections
+            .keys()
+            .copied()
+            .filter(|conn| conn.shard() == shard)
+            .collect();
+        theirs.sort_unstable();
+        for conn in theirs {
+            self.on_closed(conn);
+        }
     }
 
     /// The driver could not read the connection any further: say why, then close.

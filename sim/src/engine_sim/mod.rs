@@ -26,6 +26,7 @@ mod node;
 mod receiving;
 mod record;
 mod requests;
+mod rest;
 #[cfg(test)]
 mod scenarios;
 mod sending;
@@ -156,6 +157,9 @@ impl World {
         let life_ms = 1 + self.random.below(self.settings.life_ms);
         self.pass(life_ms)?;
         self.busy = false;
+        if !self.node.down && self.random.chance(1, 3) {
+            self.come_to_rest()?;
+        }
         self.end_life()
     }
 

@@ -1,6 +1,7 @@
 //! What happened in a run: a hash of all of it, and the last lines.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Lines kept for a failure report, if nobody asks for more.
 pub const TAIL_LINES: usize = 400;
@@ -8,7 +9,7 @@ pub const TAIL_LINES: usize = 400;
 /// Two runs of one seed have equal traces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// FNV-1a over every line.
+    /// Over every line and the hash before it.
     pub hash: u64,
     pub lines: u64,
     /// The last lines, oldest first.
@@ -26,12 +27,9 @@ impl Trace {
     }
 
     pub(super) fn note(&mut self, line: String) {
-        if self.hash == 0 {
-            self.hash = 0xcbf2_9ce4_8422_2325;
-        }
-        for byte in line.bytes().chain([b'\n']) {
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        let mut hasher = DefaultHasher::new();
+        (self.hash, &line).hash(&mut hasher);
+        self.hash = hasher.finish();
         self.lines += 1;
         if self.tail.len() >= self.keep {
             self.tail.pop_front();

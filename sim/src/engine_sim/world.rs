@@ -211,7 +211,12 @@ impl World {
 
     /// Lets `ms` pass.
     pub fn pass(&mut self, ms: u64) -> Checked<()> {
-        let until = self.now_us + ms * 1000;
+        self.pass_us(ms * 1000)
+    }
+
+    /// Lets `us` pass.
+    pub fn pass_us(&mut self, us: u64) -> Checked<()> {
+        let until = self.now_us + us;
         let mut steps = 0u64;
         while self
             .queue
@@ -220,7 +225,7 @@ impl World {
         {
             steps += 1;
             if steps > MOST_STEPS {
-                return Err(format!("{ms} ms took {steps} steps: something spins"));
+                return Err(format!("{us} us took {steps} steps: something spins"));
             }
             self.step()?;
         }
