@@ -22,26 +22,29 @@ impl World {
         self.await_that("every answer", ANSWER_MS, |world| {
             world.node.down || world.clients.iter().all(|client| !is_waiting(client))
         })?;
-        let settled = |world: &World| {
-            world.node.down
-                || world
-                    .node
-                    .shards
-                    .iter()
-                    .all(|sim| sim.serving && !sim.latched)
-        };
-        self.await_that("every shard", ANSWER_MS, settled)?;
-        // Unsubscribes of deleted queues, closes, credits under way.
-        self.pass(GIVE_BACK_MS)?;
-        if self.node.down {
-            return Ok(());
-        }
+        self.calm_down()?;
         self.check_consumers()?;
         for client in 1..self.clients.len() {
             self.disconnect(client);
         }
-        self.pass(GIVE_BACK_MS)?;
+        self.calm_down()?;
         self.check_nothing_held()
+    }
+
+    /// Lets what is under way end, with every shard up.
+    fn calm_down(&mut self) -> Checked<()> {
+        let up = |world: &World| {
+            let shards = world.node.shards.iter();
+            world.node.down || shards.clone().all(|sim| sim.serving && !sim.latched)
+        };
+        for _ in 0..10 {
+            self.await_that("every shard", ANSWER_MS, up)?;
+            self.pass(GIVE_BACK_MS)?;
+            if up(self) {
+                return Ok(());
+            }
+        }
+        Err("the shards do not come to rest".to_owned())
     }
 
     fn declared(&self) -> Vec<Key> {
