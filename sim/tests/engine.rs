@@ -12,7 +12,7 @@ fn seeds() -> std::ops::Range<u64> {
         let (from, to) = range.split_once("..")?;
         Some(from.parse().ok()?..to.parse().ok()?)
     });
-    range.unwrap_or(0..210)
+    range.unwrap_or(0..70)
 }
 
 fn run_or_panic(seed: u64, scenario: &str) -> Summary {
