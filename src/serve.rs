@@ -5,7 +5,12 @@
 //! happens later. A crash leaves behind what the logs hold; see
 //! `docs/durability.md`.
 
-use std::{io::Write, process::ExitCode, thread};
+use std::{
+    io::Write,
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use shards::{
     driver::{Report, Server, ServerOptions},
@@ -18,6 +23,9 @@ use signal_hook::{
 };
 
 use crate::config::{LogLevel, ServeOptions, SyncChoice};
+
+/// The start is done: from here on a signal drains.
+static SERVING: AtomicBool = AtomicBool::new(false);
 
 /// Name and version as hello carries them.
 const VERSION: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
@@ -41,6 +49,7 @@ pub fn run(options: ServeOptions) -> ExitCode {
         Ok(server) => server,
         Err(error) => return fail(&error.to_string()),
     };
+    SERVING.store(true, Ordering::Relaxed);
     greet(&options, &server);
     let failed = watch(&server, &signals, &lines);
     if let Some(reason) = failed {
@@ -77,6 +86,10 @@ fn watch_signals() -> std::io::Result<flume::Receiver<i32>> {
         .name("signals".into())
         .spawn(move || {
             for signal in signals.forever() {
+                if !SERVING.load(Ordering::Relaxed) {
+                    // Nothing was admitted yet: ending now is as safe as a kill.
+                    std::process::exit(1);
+                }
                 if send.send(signal).is_err() {
                     return;
                 }

@@ -279,8 +279,8 @@ impl ServeOptions {
             "io_memory",
             self.io_memory_bytes,
             64 << 10,
-            1 << 30,
-            "64KiB to 1GiB",
+            64 << 20,
+            "64KiB to 64MiB",
         )
     }
 }

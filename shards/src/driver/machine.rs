@@ -8,6 +8,9 @@ use thiserror::Error;
 /// glommio's rings need this much locked memory per executor.
 const LOCKED_MEMORY_BYTES: u64 = 512 << 10;
 
+/// Fewer descriptors than this leave no room for the logs of a few shards.
+const FEWEST_DESCRIPTORS: u64 = 128;
+
 /// What the machine lacks. Each is one sentence for the user.
 #[derive(Debug, Error)]
 pub enum MachineError {
@@ -15,6 +18,8 @@ pub enum MachineError {
     IoUring(io::Error),
     #[error("only {have} bytes of memory may be locked and io_uring needs {LOCKED_MEMORY_BYTES}; raise it with `ulimit -l 512` or LimitMEMLOCK=512K")]
     LockedMemory { have: u64 },
+    #[error("only {have} files may be open and a server needs {FEWEST_DESCRIPTORS}; raise it with `ulimit -n 1024` or LimitNOFILE=1024")]
+    Descriptors { have: u64 },
 }
 
 /// Checks io_uring and locked memory: glommio panics where they lack.
@@ -26,6 +31,10 @@ pub(super) fn check() -> Result<(), MachineError> {
         if have < LOCKED_MEMORY_BYTES {
             return Err(MachineError::LockedMemory { have });
         }
+    }
+    let have = descriptors();
+    if have < FEWEST_DESCRIPTORS {
+        return Err(MachineError::Descriptors { have });
     }
     io_uring().map_err(MachineError::IoUring)
 }

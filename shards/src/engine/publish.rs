@@ -124,7 +124,7 @@ impl<B: BatchBuffer> Engine<B> {
             return Err((ErrorCode::Unavailable, message.to_owned()));
         }
         if self.disk_full {
-            let message = "the disk has no room for a new log segment; free space, or consume, purge or delete, then retry";
+            let message = "the disk has no room for a new log segment; free space on its file system, then retry";
             return Err((ErrorCode::DiskFull, message.to_owned()));
         }
         Ok(())
