@@ -144,6 +144,16 @@ fn too_little_locked_memory_is_said_with_the_remedy() {
     says(&sentence, &["65536", "ulimit -l 512", "LimitMEMLOCK"]);
 }
 
+#[test]
+fn too_few_descriptors_are_said_with_the_remedy() {
+    let dir = TempDir::new().expect("a directory");
+    let sentence = refused("ulimit -n 64;", &dir.path().join("data"), &[]);
+    says(
+        &sentence,
+        &["only 64 files", "ulimit -n 1024", "LimitNOFILE"],
+    );
+}
+
 /// `io_uring_setup` made to fail by a filter, as containers do.
 const WITHOUT_IO_URING: &str = "
 import ctypes, os, struct, sys
