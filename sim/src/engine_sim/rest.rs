@@ -11,14 +11,25 @@ use super::{
 /// Longer than any deadline, any stall and any way back from a latch.
 const ANSWER_MS: u64 = 90_000;
 /// Within this, what a gone connection held is given back (the end of a lease
-/// has to be written, or synced).
-const GIVE_BACK_MS: u64 = 3_000;
+/// has to be written, or synced); a log
+/// that had no room looks for it every 5 s.
+const GIVE_BACK_MS: u64 = 6_000;
 
 impl World {
     /// Clients stop asking: every request gets its answer; consumers and
     /// leases are those there are, and none once their connections are gone.
     pub(super) fn come_to_rest(&mut self) -> Checked<()> {
         self.note(format_args!("rest"));
+        let stall = std::mem::take(&mut self.settings.rates.stall);
+        let rested = self.rest();
+        self.settings.rates.stall = stall;
+        rested
+    }
+
+    fn rest(&mut self) -> Checked<()> {
+        for sim in &self.node.shards {
+            sim.disk.set_free_bytes(None);
+        }
         self.await_that("every answer", ANSWER_MS, |world| {
             world.node.down || world.clients.iter().all(|client| !is_waiting(client))
         })?;
