@@ -1,5 +1,5 @@
 //! What one core owns: its log, its groups, its queues and the engine that
-//! joins them. Layers, strictly downward: `io`, `log`, `group`, `state`,
+//! joins them. Layers, strictly downward: `io`, `log`, `store`, `group`, `state`,
 //! `engine`, `driver`. Only `driver` does I/O, reads a clock, owns threads or
 //! draws random numbers; everything else is a pure state machine.
 
@@ -9,3 +9,4 @@ pub mod group;
 pub mod io;
 pub mod log;
 pub mod state;
+pub mod store;

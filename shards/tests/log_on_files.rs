@@ -45,6 +45,7 @@ fn facts(boot: u128) -> OpenFacts<'static> {
         clean_marker: None,
         boot_directory: None,
         lock_wait: Duration::from_millis(50),
+        base: None,
     }
 }
 
@@ -82,8 +83,9 @@ fn settle(disk: &FsDisk, log: &mut LogWriter<VecBuffer>) {
                     }
                     log.sync_done(id, Ok(()));
                 }
-                LogEffect::PrepareSegment { sequence } => {
-                    log::prepare_segment(disk, log.geometry(), sequence).unwrap();
+                LogEffect::RemoveSegments { .. } => unreachable!("nothing is released here"),
+                LogEffect::PrepareSegment { sequence, recycle } => {
+                    log::prepare_segment(disk, log.geometry(), sequence, recycle).unwrap();
                     log.segment_ready(sequence, Ok(()));
                 }
             }

@@ -1,6 +1,6 @@
 //! Runs a log writer's effects against a simulated disk.
 
-use shards::io::BatchBuffer;
+use shards::io::{BatchBuffer, Disk};
 use shards::log::{
     prepare_segment, segment_name, IoFailure, LogEffect, LogOptions, LogStart, LogWriter,
 };
@@ -16,7 +16,7 @@ pub struct LogDriver {
     effects: Vec<LogEffect<VecBuffer>>,
     writes: Vec<(u64, SimWrite, bool)>,
     sync: Option<(u64, SimSync)>,
-    preparing: Option<u64>,
+    preparing: Option<(u64, Option<u64>)>,
 }
 
 impl LogDriver {
@@ -67,7 +67,15 @@ impl LogDriver {
                         Err(error) => self.log.sync_done(id, Err(failure(&error))),
                     }
                 }
-                LogEffect::PrepareSegment { sequence } => self.preparing = Some(sequence),
+                LogEffect::PrepareSegment { sequence, recycle } => {
+                    self.preparing = Some((sequence, recycle));
+                }
+                LogEffect::RemoveSegments { sequences } => {
+                    for sequence in sequences {
+                        // What fails is left to the next open.
+                        let _ = self.disk.remove(&segment_name(sequence));
+                    }
+                }
             }
         }
     }
@@ -117,8 +125,8 @@ impl LogDriver {
     }
 
     fn complete_segment(&mut self) {
-        if let Some(sequence) = self.preparing.take() {
-            let result = prepare_segment(&self.disk, self.log.geometry(), sequence);
+        if let Some((sequence, recycle)) = self.preparing.take() {
+            let result = prepare_segment(&self.disk, self.log.geometry(), sequence, recycle);
             self.log
                 .segment_ready(sequence, result.map_err(|error| failure(&error)));
         }

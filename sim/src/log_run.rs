@@ -194,6 +194,7 @@ impl Run {
             clean_marker: marker,
             boot_directory: self.boot.as_ref().map(|boot| boot as &dyn shards::io::Disk),
             lock_wait: Duration::ZERO,
+            base: None,
         };
         let mut on_item = |item: log::RecoveredItem<'_>| {
             seen.push(Item {

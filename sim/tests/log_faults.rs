@@ -321,7 +321,7 @@ fn inspecting_shows_every_batch_and_changes_nothing() {
     let before = image(&rig);
     let mut lines = Vec::new();
     let boot_id = BootId(rig.boot);
-    let inspection = log::inspect(&rig.disk, boot_id, &[], None, &mut |seen| {
+    let inspection = log::inspect(&rig.disk, boot_id, &[], None, None, &mut |seen| {
         lines.push(seen.to_string());
     })
     .unwrap();
@@ -353,6 +353,7 @@ fn a_log_is_not_created_over_another_and_not_opened_where_there_is_none() {
         clean_marker: None,
         boot_directory: None,
         lock_wait: Duration::ZERO,
+        base: None,
     };
     let error = log::open(&empty, &options(), &facts, &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "there is no log here: no superblock");

@@ -33,6 +33,7 @@ fn f24_a_sync_that_fails_once_latches_and_the_copied_tail_is_safe() {
         clean_marker: None,
         boot_directory: None,
         lock_wait: Duration::ZERO,
+        base: None,
     };
     let mut seen = Vec::new();
     let opened = log::reopen(&rig.disk, &options(), &facts, &latch, &mut |item| {
@@ -63,6 +64,7 @@ fn a_recorded_latch_is_honoured_by_the_next_process() {
                 clean_marker: None,
                 boot_directory: Some(&boot),
                 lock_wait: Duration::ZERO,
+                base: None,
             };
             log::open(&rig.disk, &options(), &facts, &mut |_| {}).unwrap()
         };
@@ -99,6 +101,7 @@ fn a_same_boot_start_without_its_token_counts_as_latched() {
             clean_marker: None,
             boot_directory: Some(boot),
             lock_wait: Duration::ZERO,
+            base: None,
         };
         log::open(&rig.disk, &options(), &facts, &mut |_| {})
             .unwrap()
@@ -156,6 +159,7 @@ fn f25_a_full_disk_refuses_and_recovers_without_a_latch() {
             clean_marker: None,
             boot_directory: None,
             lock_wait: Duration::ZERO,
+            base: None,
         };
         log::open(&rig.disk, &options(), &facts, &mut |_| {}).unwrap()
     };

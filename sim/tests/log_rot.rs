@@ -91,6 +91,7 @@ fn open(disk: &SimDisk, options: &LogOptions, boot: u128) -> (Opened, Vec<(u64, 
         clean_marker: None,
         boot_directory: None,
         lock_wait: Duration::ZERO,
+        base: None,
     };
     let mut seen = Vec::new();
     let opened = log::open(disk, options, &facts, &mut |item| {
@@ -187,6 +188,7 @@ fn no_damage_makes_opening_panic_or_invent() {
             clean_marker: None,
             boot_directory: None,
             lock_wait: Duration::ZERO,
+            base: None,
         };
         let mut last = None;
         let result = log::open(&log.disk, &log.options, &facts, &mut |item| {

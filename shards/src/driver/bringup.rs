@@ -30,9 +30,11 @@ use crate::{
     engine::{Boot, Engine, EngineConfig, HelloFacts, Notice},
     io::DiskErrorKind,
     log::{
-        self, BootId, CleanMarker, Geometry, IoFailure, ItemHeader, LatchRecord, LogId, LogOptions,
-        LogPosition, LogStart, LogWriter, OpenError, OpenFacts, RecoveryReport, SUPERBLOCK_FILES,
+        self, BootId, CleanMarker, Geometry, IoFailure, ItemHeader, LatchRecord, LogBase, LogId,
+        LogOptions, LogPosition, LogStart, LogWriter, OpenError, OpenFacts, RecoveryReport,
+        SUPERBLOCK_FILES,
     },
+    store::{self, Checkpoint},
 };
 
 /// How long an open waits for a killed process's last writes.
@@ -98,7 +100,12 @@ struct Replayed {
     links: Vec<(LogPosition, LogPosition)>,
 }
 
-type Chunk = Vec<Replayed>;
+/// What the opening thread sends, in this order.
+enum Chunk {
+    Checkpoint(Checkpoint),
+    Items(Vec<Replayed>),
+}
+
 type OpenResult = Result<(LogStart, RecoveryReport), OpenFailure>;
 
 /// Why a log did not open.
@@ -144,6 +151,7 @@ pub(super) struct Bringup {
     pub senders: Vec<Sender>,
     pub mail: Receiver,
     pub helper: Helper,
+    pub store_helper: Helper,
     pub reports: flume::Sender<Report>,
     pub crowd: Crowd,
 }
@@ -221,6 +229,8 @@ impl Bringup {
             outboxes: self.senders.iter().cloned().map(Outbox::new).collect(),
             own_mail: self.senders[usize::from(number)].clone(),
             helper: self.helper.clone(),
+            store_helper: self.store_helper.clone(),
+            directory: self.directory.clone(),
             queue,
             reports: self.reports.clone(),
             crowd: self.crowd.clone(),
@@ -231,7 +241,9 @@ impl Bringup {
                     last: Mutex::default(),
                     hurry: hurry.clone(),
                 };
-                Arc::new(move |sequence| prepare(&directory, geometry, sequence, pace.next()))
+                Arc::new(move |sequence, recycle| {
+                    prepare(&directory, geometry, sequence, recycle, pace.next())
+                })
             },
         }
     }
@@ -274,7 +286,15 @@ impl Bringup {
         config.start_wall_ms = clock::wall_ms();
         let mut boot = Boot::new(config);
         while let Some(chunk) = receive(&chunks).await {
-            for item in &chunk {
+            let items = match chunk {
+                Chunk::Items(items) => items,
+                Chunk::Checkpoint(checkpoint) => {
+                    boot.restore(&checkpoint)
+                        .map_err(|error| error.to_string())?;
+                    continue;
+                }
+            };
+            for item in &items {
                 boot.replay(&item.header, &item.payload, &|at| {
                     log::place_in(item.position, &item.links, at)
                 })
@@ -284,14 +304,13 @@ impl Bringup {
         let (start, report) = receive(&result)
             .await
             .ok_or_else(|| "the opening thread ended without a word".to_owned())??;
-        let segment_bytes = start.geometry().segment_bytes();
         let writer = LogWriter::new(start, self.log.clone());
         let memory = crate::engine::Memory {
             amnesiac: report.amnesiac,
             durable_memory_lost: report.durable_memory_lost,
         };
         let engine = boot
-            .finish(writer, segment_bytes, memory)
+            .finish(writer, memory)
             .map_err(|error| error.to_string())?;
         Ok((engine, report))
     }
@@ -350,7 +369,7 @@ impl Bringup {
         let mut pause = REOPEN_PAUSE;
         loop {
             sleep(pause).await;
-            while !shard.with_engine(|engine| engine.log().is_quiet()) {
+            while !shard.with_engine(|engine| engine.log().is_idle() && engine.store_is_idle()) {
                 sleep(Duration::from_millis(5)).await;
             }
             shard.close_segments();
@@ -444,7 +463,9 @@ impl Opening {
         let boot_id =
             machine::boot_id().map_err(|error| format!("reading the boot id: {error}"))?;
         let boot = boot_directory();
+        let base = self.load_checkpoint(&disk, &chunks)?;
         let facts = OpenFacts {
+            base: base.as_ref(),
             boot_id: BootId(boot_id),
             clean_marker: self
                 .latch
@@ -467,15 +488,35 @@ impl Opening {
             if bytes >= REPLAY_CHUNK_BYTES {
                 bytes = 0;
                 // A shard that gave up reading says why itself.
-                let _ = chunks.send(std::mem::take(&mut chunk));
+                let _ = chunks.send(Chunk::Items(std::mem::take(&mut chunk)));
             }
         };
         let opened = match self.latch {
             None => log::open(&disk, &self.options, &facts, &mut on_item),
             Some(latch) => log::reopen(&disk, &self.options, &facts, &latch, &mut on_item),
         }?;
-        let _ = chunks.send(chunk);
+        let _ = chunks.send(Chunk::Items(chunk));
         Ok((opened.start, opened.report))
+    }
+}
+
+impl Opening {
+    /// Sends the published checkpoint ahead of the items behind it.
+    fn load_checkpoint(
+        &self,
+        disk: &FsDisk,
+        chunks: &flume::Sender<Chunk>,
+    ) -> Result<Option<LogBase>, OpenFailure> {
+        let log_id = log::id_of(disk).map_err(|error| error.to_string())?;
+        let loaded = store::load(disk, log_id).map_err(|error| error.to_string())?;
+        store::remove_orphans(disk, loaded.as_ref()).map_err(|error| error.to_string())?;
+        let Some(checkpoint) = loaded else {
+            return Ok(None);
+        };
+        let base = checkpoint.base().map_err(|error| error.to_string())?;
+        // A shard that gave up reading says why itself.
+        let _ = chunks.send(Chunk::Checkpoint(checkpoint));
+        Ok(Some(base))
     }
 }
 
@@ -511,10 +552,11 @@ fn prepare(
     directory: &Path,
     geometry: Geometry,
     sequence: u64,
+    recycle: Option<u64>,
     pace: ZeroPace,
 ) -> Result<(), IoFailure> {
     let prepared = FsDisk::open(directory)
-        .and_then(|disk| log::prepare_segment(&disk.paced(pace), geometry, sequence));
+        .and_then(|disk| log::prepare_segment(&disk.paced(pace), geometry, sequence, recycle));
     prepared.map_err(|error| IoFailure {
         out_of_space: error.kind == DiskErrorKind::OutOfSpace,
         message: error.to_string(),

@@ -131,6 +131,19 @@ impl FsDisk {
         self.directory.join(file)
     }
 
+    fn refuse_existing(&self, name: &str) -> Result<(), DiskError> {
+        let exists = std::fs::exists(self.path(name)).map_err(failed("look up", name))?;
+        if !exists {
+            return Ok(());
+        }
+        Err(DiskError {
+            operation: "create",
+            name: name.to_owned(),
+            kind: DiskErrorKind::Exists,
+            message: "it exists already".to_owned(),
+        })
+    }
+
     fn publish(&self, name: &str) -> Result<(), DiskError> {
         std::fs::rename(self.temporary(name), self.path(name)).map_err(failed("rename", name))?;
         self.sync_dir()
@@ -152,15 +165,7 @@ impl Disk for FsDisk {
     }
 
     fn create_zeroed(&self, name: &str, bytes: u64) -> Result<(), DiskError> {
-        let exists = std::fs::exists(self.path(name)).map_err(failed("look up", name))?;
-        if exists {
-            return Err(DiskError {
-                operation: "create",
-                name: name.to_owned(),
-                kind: DiskErrorKind::Exists,
-                message: "it exists already".to_owned(),
-            });
-        }
+        self.refuse_existing(name)?;
         let temporary = self.temporary(name);
         let zeroed = zero_fill(&temporary, bytes, &self.zero_pace);
         if zeroed.is_err() {
@@ -169,6 +174,26 @@ impl Disk for FsDisk {
         }
         zeroed.map_err(refused("create", name))?;
         self.publish(name)
+    }
+
+    fn create_whole(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+        self.refuse_existing(name)?;
+        let temporary = self.temporary(name);
+        let written = write_direct(&temporary, bytes, &self.zero_pace);
+        if written.is_err() {
+            // Gives the space back; the error is what counts.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written.map_err(refused("create", name))?;
+        self.publish(name)
+    }
+
+    fn recycle_zeroed(&self, old: &str, new: &str, bytes: u64) -> Result<(), DiskError> {
+        self.refuse_existing(new)?;
+        let temporary = self.temporary(new);
+        std::fs::rename(self.path(old), &temporary).map_err(failed("rename", old))?;
+        zero_fill(&temporary, bytes, &self.zero_pace).map_err(refused("zero", new))?;
+        self.publish(new)
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, DiskError> {
@@ -365,16 +390,12 @@ pub(super) fn open_direct(path: &Path, flags: i32) -> io::Result<File> {
         .open(path)
 }
 
-/// Direct where the length allows it, so that a segment never has pages in the
-/// cache; the file system then also refuses direct I/O here and not later.
+/// Over what is there, if anything: a recycled file keeps its written extents.
 fn zero_fill(path: &Path, bytes: u64, pace: &ZeroPace) -> io::Result<()> {
-    let direct = bytes.is_multiple_of(DIRECT_IO_ALIGN as u64);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
-        .open(path)?;
+    let mut file = create_direct(path, bytes)?;
+    if file.metadata()?.len() > bytes {
+        file.set_len(bytes)?;
+    }
     let zeros = AlignedBuffer::new(ZERO_CHUNK_BYTES);
     let start = Instant::now();
     let mut done = 0;
@@ -387,6 +408,39 @@ fn zero_fill(path: &Path, bytes: u64, pace: &ZeroPace) -> io::Result<()> {
             file.sync_data()?;
         }
         std::thread::sleep(pace.rest(done as f64 / bytes as f64, start));
+    }
+    file.sync_all()
+}
+
+/// Direct where the length allows it, so that a segment never has pages in the
+/// cache; the file system then also refuses direct I/O here and not later.
+fn create_direct(path: &Path, bytes: u64) -> io::Result<File> {
+    let direct = bytes.is_multiple_of(DIRECT_IO_ALIGN as u64);
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
+        .open(path)
+}
+
+/// Little by little, as [`zero_fill`].
+fn write_direct(path: &Path, bytes: &[u8], pace: &ZeroPace) -> io::Result<()> {
+    let mut file = create_direct(path, bytes.len() as u64)?;
+    file.set_len(0)?;
+    let mut buffer = AlignedBuffer::new(ZERO_CHUNK_BYTES);
+    let start = Instant::now();
+    let mut done = 0;
+    for piece in bytes.chunks(ZERO_CHUNK_BYTES) {
+        if let Some(room) = buffer.bytes_mut().get_mut(..piece.len()) {
+            room.copy_from_slice(piece);
+        }
+        file.write_all(buffer.bytes().get(..piece.len()).unwrap_or_default())?;
+        done += piece.len();
+        if (done as u64).is_multiple_of(ZERO_SYNC_BYTES) {
+            file.sync_data()?;
+        }
+        std::thread::sleep(pace.rest(done as f64 / bytes.len() as f64, start));
     }
     file.sync_all()
 }

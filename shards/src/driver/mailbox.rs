@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::VecDeque, os::fd::OwnedFd, rc::Rc};
 
 use super::local_event::LocalEvent;
-use crate::{engine::ShardMessage, log::IoFailure};
+use crate::{engine::ShardMessage, log::IoFailure, store::StoreDone};
 
 /// Letters a mailbox holds before senders wait.
 const MAILBOX_LETTERS: usize = 4096;
@@ -26,6 +26,8 @@ pub(super) enum Letter {
         sequence: u64,
         result: Result<(), IoFailure>,
     },
+    /// A helper did a store job.
+    Stored(StoreDone),
     /// Every shard serves: accept connections.
     Accept,
     Drain,

@@ -38,6 +38,7 @@ pub mod offline;
 mod segments;
 mod server;
 mod shard;
+mod store_job;
 mod timer;
 
 pub use boot_directory::boot_directory;

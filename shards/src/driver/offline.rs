@@ -13,7 +13,8 @@ use thiserror::Error;
 use super::{data_directory::shard_directory, fs_disk::FsDisk, machine};
 use crate::{
     io::{Disk, DiskError},
-    log::{self, BootId, CleanMarker, Inspected, Inspection, SuperblockError, CLEAN_FILE},
+    log::{self, BootId, CleanMarker, Inspected, Inspection, LogBase, SuperblockError, CLEAN_FILE},
+    store::{self, CheckpointError},
 };
 
 /// Where the server keeps boot-scoped records of a latch.
@@ -30,6 +31,11 @@ pub enum OfflineError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
     Disk { path: PathBuf, source: DiskError },
+    #[error("the checkpoint in {} cannot be read: {source}", path.display())]
+    Checkpoint {
+        path: PathBuf,
+        source: CheckpointError,
+    },
     #[error("the log in {} cannot be read: {source}", path.display())]
     Log {
         path: PathBuf,
@@ -71,13 +77,37 @@ pub fn inspect_directory(
             path: path.clone(),
             source,
         })?;
-        let inspection = log::inspect(&disk, BootId(boot_id), &markers, boot, &mut |batch| {
-            visit(shard, batch);
-        })
+        let base = checkpoint_base(&disk, &path)?;
+        let boot_id = BootId(boot_id);
+        let inspection = log::inspect(
+            &disk,
+            boot_id,
+            &markers,
+            boot,
+            base.as_ref(),
+            &mut |batch| visit(shard, batch),
+        )
         .map_err(|source| OfflineError::Log { path, source })?;
         done(shard, inspection);
     }
     Ok(())
+}
+
+/// Where reading begins: at the published checkpoint, if there is one.
+fn checkpoint_base(disk: &FsDisk, path: &Path) -> Result<Option<LogBase>, OfflineError> {
+    let log_id = log::id_of(disk).map_err(|source| OfflineError::Log {
+        path: path.to_owned(),
+        source,
+    })?;
+    let failed = |source: CheckpointError| OfflineError::Checkpoint {
+        path: path.to_owned(),
+        source,
+    };
+    let Some(checkpoint) = store::look(disk, log_id).map_err(failed)? else {
+        return Ok(None);
+    };
+    let base = checkpoint.base().map_err(|error| failed(error.into()))?;
+    Ok(Some(base))
 }
 
 /// The clean markers of the last stop; none when it was not clean.

@@ -10,17 +10,25 @@ use std::{
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions};
 
 use super::{fd, fs_disk};
-use crate::log::{segment_name, IoFailure};
+use crate::{
+    engine::ReadFile,
+    log::{segment_name, IoFailure},
+    store::pack_name,
+};
 
 struct Files {
     plain: Rc<DmaFile>,
     dsync: Rc<DmaFile>,
 }
 
-/// Segment files of one shard, opened once each.
+/// Packed files kept open: a consumer far behind reads through one at a time.
+const OPEN_PACKS: usize = 16;
+
+/// Segment files of one shard, opened once each, and packed files.
 pub(super) struct Segments {
     directory: PathBuf,
     open: RefCell<BTreeMap<u64, Rc<Files>>>,
+    packs: RefCell<BTreeMap<u32, Rc<DmaFile>>>,
 }
 
 impl Segments {
@@ -28,12 +36,38 @@ impl Segments {
         Segments {
             directory,
             open: RefCell::new(BTreeMap::new()),
+            packs: RefCell::new(BTreeMap::new()),
+        }
+    }
+
+    /// Forgets the descriptors of segments whose files are recycled or removed.
+    pub(super) fn forget(&self, sequences: &[u64]) {
+        let mut open = self.open.borrow_mut();
+        for sequence in sequences {
+            open.remove(sequence);
         }
     }
 
     /// Forgets every descriptor: the log was reopened.
     pub(super) fn clear(&self) {
         self.open.borrow_mut().clear();
+        self.packs.borrow_mut().clear();
+    }
+
+    /// A packed file; the one with the lowest number gives way to others.
+    async fn pack(&self, file: u32) -> Result<Rc<DmaFile>, IoFailure> {
+        if let Some(open) = self.packs.borrow().get(&file) {
+            return Ok(open.clone());
+        }
+        let path = self.directory.join(pack_name(file));
+        let opened = OpenOptions::new().read(true).dma_open(path).await;
+        let opened = Rc::new(opened.map_err(failure)?);
+        let mut packs = self.packs.borrow_mut();
+        while packs.len() >= OPEN_PACKS {
+            packs.pop_first();
+        }
+        packs.insert(file, opened.clone());
+        Ok(opened)
     }
 
     async fn files(&self, sequence: u64) -> Result<Rc<Files>, IoFailure> {
@@ -89,13 +123,15 @@ impl Segments {
     /// Reads aligned bytes.
     pub(super) async fn read(
         &self,
-        sequence: u64,
+        file: ReadFile,
         offset: u64,
         len: u32,
     ) -> Result<Vec<u8>, IoFailure> {
-        let files = self.files(sequence).await?;
-        let read = files
-            .plain
+        let open = match file {
+            ReadFile::Segment(sequence) => self.files(sequence).await?.plain.clone(),
+            ReadFile::Pack(file) => self.pack(file).await?,
+        };
+        let read = open
             .read_at_aligned(offset, len as usize)
             .await
             .map_err(failure)?;

@@ -36,6 +36,8 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// Threads for what may block.
 const HELPER_THREADS: usize = 2;
+/// Threads for packing and checkpoints, at most.
+const MOST_STORE_THREADS: usize = 4;
 
 /// How a server runs.
 #[derive(Debug, Clone)]
@@ -260,6 +262,8 @@ impl Launch<'_> {
         let shards = self.directory.identity.place.shards;
         let (senders, receivers) = mailboxes(shards);
         let helper = Helper::start(HELPER_THREADS).map_err(StartError::Thread)?;
+        let threads = usize::from(shards).min(MOST_STORE_THREADS);
+        let store_helper = Helper::start(threads).map_err(StartError::Thread)?;
         let crowd = Crowd {
             now: Arc::new(AtomicI64::new(0)),
             most: self.most_connections(),
@@ -286,6 +290,7 @@ impl Launch<'_> {
                 senders: senders.clone(),
                 mail,
                 helper: helper.clone(),
+                store_helper: store_helper.clone(),
                 reports: self.reports.clone(),
                 crowd: crowd.clone(),
             };
@@ -325,6 +330,7 @@ impl Launch<'_> {
             random: random_u64().map_err(StartError::Thread)?,
             window_bytes: self.options.window_bytes,
             read_cache_bytes: self.options.read_cache_bytes,
+            checkpoint_bytes: 0,
             server: self.options.version.clone(),
         })
     }

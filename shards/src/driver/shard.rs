@@ -4,6 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     future::Future,
     os::fd::OwnedFd,
+    path::PathBuf,
     rc::Rc,
     sync::{
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -19,16 +20,20 @@ use super::{
     bringup::CleanMarkers,
     clock,
     connection::{self, Socket},
+    fs_disk::FsDisk,
     helper::Helper,
     listener::{self, Listener},
     local_event::LocalEvent,
     mailbox::{Letter, Outbox, Receiver, Sender},
     segments::Segments,
+    store_job,
     timer::ShardTimer,
 };
 use crate::{
     engine::{ConnKey, Effect, Engine, Event, HelloFacts, Notice, ReadResult, ShardMessage},
-    log::{IoFailure, LogEffect},
+    io::Disk,
+    log::{segment_name, IoFailure, LogEffect},
+    store::StoreJob,
 };
 
 /// Letters handled before other tasks get their turn.
@@ -63,6 +68,9 @@ pub(super) struct Crowd {
     pub most: i64,
 }
 
+/// See [`ShardParts::prepare`].
+pub(super) type Prepare = Arc<dyn Fn(u64, Option<u64>) -> Result<(), IoFailure> + Send + Sync>;
+
 /// What a shard is made of.
 pub(super) struct ShardParts {
     pub number: u16,
@@ -80,8 +88,12 @@ pub(super) struct ShardParts {
     pub turns: Rc<Cell<u64>>,
     /// Set while batches wait for a segment: it is then prepared at full speed.
     pub hurry: Arc<AtomicBool>,
-    /// Creates, zeroes and syncs a segment file; runs on a helper.
-    pub prepare: Arc<dyn Fn(u64) -> Result<(), IoFailure> + Send + Sync>,
+    /// Makes a segment file, out of another one if one is named, zeroes and
+    /// syncs it; runs on a helper.
+    pub prepare: Prepare,
+    pub directory: PathBuf,
+    /// For what may take long and nobody waits for.
+    pub store_helper: Helper,
 }
 
 pub(super) struct Shard {
@@ -189,15 +201,16 @@ impl Shard {
                 self.event(Event::Message(message));
             }
             Effect::ToShard { shard, message } => self.send(shard, Letter::Message(message)),
+            Effect::Store(job) => self.store(job),
             Effect::Read {
                 id,
-                segment,
+                file,
                 offset,
                 len,
             } => {
                 let shard = self.clone();
                 self.spawn(async move {
-                    let read = shard.parts.segments.read(segment, offset, len).await;
+                    let read = shard.parts.segments.read(file, offset, len).await;
                     let result = read.map(|bytes| ReadResult { bytes });
                     shard.event(Event::ReadDone { id, result });
                 });
@@ -235,11 +248,13 @@ impl Shard {
                 let result = shard.parts.segments.sync(&segments).await;
                 shard.event(Event::Synced { id, result });
             }),
-            LogEffect::PrepareSegment { sequence } => {
+            LogEffect::RemoveSegments { sequences } => self.remove_segments(sequences),
+            LogEffect::PrepareSegment { sequence, recycle } => {
+                self.parts.segments.forget(recycle.as_slice());
                 let prepare = self.parts.prepare.clone();
                 let mail = self.parts.own_mail.clone();
                 let handed = self.parts.helper.run(move || {
-                    let result = prepare(sequence);
+                    let result = prepare(sequence, recycle);
                     // The receiver is gone only when the process ends.
                     let _ = mail.send(Letter::Segment { sequence, result });
                 });
@@ -252,6 +267,34 @@ impl Shard {
                     self.event(Event::SegmentReady { sequence, result });
                 }
             }
+        }
+    }
+
+    /// Leaves what fails to the next open.
+    fn remove_segments(&self, sequences: Vec<u64>) {
+        self.parts.segments.forget(&sequences);
+        let directory = self.parts.directory.clone();
+        self.parts.store_helper.run(move || {
+            if let Ok(disk) = FsDisk::open(directory) {
+                for sequence in sequences {
+                    let _ = disk.remove(&segment_name(sequence));
+                }
+            }
+        });
+    }
+
+    fn store(self: &Rc<Self>, job: StoreJob) {
+        let directory = self.parts.directory.clone();
+        let mail = self.parts.own_mail.clone();
+        let hurry = self.parts.hurry.clone();
+        let refused = job.refused("the helper threads are overloaded");
+        let handed = self.parts.store_helper.run(move || {
+            let done = store_job::run(&directory, job, hurry);
+            // The receiver is gone only when the process ends.
+            let _ = mail.send(Letter::Stored(done));
+        });
+        if !handed {
+            self.event(Event::Stored(refused));
         }
     }
 
@@ -293,6 +336,7 @@ impl Shard {
             Letter::Accepted { socket } => {
                 self.spawn(listener::receive(self.clone(), socket));
             }
+            Letter::Stored(done) => self.event(Event::Stored(done)),
             Letter::Segment { sequence, result } => self.segment_prepared(sequence, result),
             Letter::Accept => self.listen(),
             Letter::Drain => {

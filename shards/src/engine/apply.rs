@@ -221,7 +221,7 @@ impl Applier<'_> {
         for record in Records::new(records) {
             let record = record.map_err(|error| error.to_string())?;
             let len = record.bytes.len() as u32;
-            let location = RecordLocation::Ring(place(at));
+            let location = RecordLocation::Ring(place(at).0);
             let not_before_ms = record.not_before_ms;
             self.appended.push(AppendedRecord {
                 location,

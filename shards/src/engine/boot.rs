@@ -1,6 +1,6 @@
 //! From a recovered log to a serving engine.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use thiserror::Error;
 use wire::vocabulary::Boundary;
@@ -15,16 +15,18 @@ use super::{
     reads::ReadCache,
     turn::Timers,
     types::{EngineConfig, Memory, Notice, ShardMessage},
+    upkeep::{PackFile, RestoreFailure, Restored, Upkeep},
 };
 use crate::{
     group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered},
     io::BatchBuffer,
-    log::{ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter},
+    log::{ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter, FIRST_SEGMENT},
     state::{
         command::Command,
         meta::{MetaCommand, MetaState, FOUNDING_JOIN},
         queue::AppendedRecord,
     },
+    store::{Checkpoint, CheckpointHead},
 };
 
 /// Why a recovered log does not make an engine.
@@ -52,6 +54,10 @@ pub struct Boot {
     appended: Vec<AppendedRecord>,
     meta: MetaState,
     stamp_ms: u64,
+    /// Entries up to these indexes are in what the checkpoint restored, at
+    /// least: replay begins somewhere below.
+    covered: BTreeMap<u32, u64>,
+    upkeep: Option<(CheckpointHead, u64, BTreeMap<u32, PackFile>)>,
 }
 
 impl Boot {
@@ -64,7 +70,32 @@ impl Boot {
             partitions: map(),
             appended: Vec::new(),
             stamp_ms: 0,
+            covered: BTreeMap::new(),
+            upkeep: None,
         }
+    }
+
+    /// Begins with the state of a checkpoint; before any item is replayed.
+    ///
+    /// # Errors
+    /// It is not one that this build reads.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), RestoreFailure> {
+        let data_groups = self.config.place.shard_of_group.len().saturating_sub(1) as u32;
+        let restored = Restored::read(&checkpoint.body, data_groups)?;
+        self.partitions = restored.partitions;
+        self.covered = restored
+            .groups
+            .iter()
+            .map(|(group, recovered)| (*group, recovered.last_index))
+            .collect();
+        self.groups = restored.groups;
+        if let Some(meta) = restored.meta {
+            self.meta = meta;
+        }
+        self.stamp_ms = restored.stamp_ms;
+        let body_bytes = checkpoint.body.len() as u64;
+        self.upkeep = Some((checkpoint.head, body_bytes, restored.packs));
+        Ok(())
     }
 
     /// Takes one recovered item in log order; payload byte `i` stands at `place(i)`.
@@ -98,14 +129,21 @@ impl Boot {
                 Ok(())
             }
             ItemKind::Entry => {
-                let gap = item.index != recovered.last_index + 1;
-                recovered.last_index = item.index;
-                recovered.last_term = item.term;
+                let covered = self.covered.get(&group).copied().unwrap_or(0);
+                if item.index <= covered && group == GroupId::META.0 {
+                    return Ok(());
+                }
+                // Entries that the checkpoint covers are shown again in part.
+                let gap = item.index > covered && item.index != recovered.last_index + 1;
+                if item.index >= recovered.last_index {
+                    recovered.last_index = item.index;
+                    recovered.last_term = item.term;
+                }
                 let generation = recovered.state.generation;
                 if gap {
                     self.note_gap(GroupId(group));
                 }
-                if payload.is_empty() {
+                if payload.is_empty() || self.is_covered(item.index, payload) {
                     return Ok(());
                 }
                 self.replay_entry(item, payload, place, generation)
@@ -116,6 +154,21 @@ impl Boot {
                     })
             }
         }
+    }
+
+    /// The partition that the entry changes was captured with it, or was dropped
+    /// before it was captured.
+    fn is_covered(&self, index: u64, payload: &[u8]) -> bool {
+        let target = Command::decode(payload)
+            .ok()
+            .and_then(|command| command.target());
+        let slot = target.and_then(|(queue_id, partition)| {
+            self.partitions.get(&PartitionKey {
+                queue_id,
+                partition,
+            })
+        });
+        slot.is_some_and(|slot| index <= slot.covered)
     }
 
     /// Entries of the group are missing: offsets from here on are not those
@@ -190,7 +243,7 @@ impl Boot {
         recovered
     }
 
-    /// Builds the engine over a writer whose segments have `segment_bytes`.
+    /// Builds the engine over the log's writer.
     /// Groups whose memory is in doubt go on only as a new generation, by order
     /// of group 0.
     ///
@@ -199,7 +252,6 @@ impl Boot {
     pub fn finish<B: BatchBuffer>(
         mut self,
         log: LogWriter<B>,
-        segment_bytes: u64,
         memory: Memory,
     ) -> Result<Engine<B>, BootError> {
         let shard = self.config.shard;
@@ -244,6 +296,17 @@ impl Boot {
         if shard != 0 {
             outbound.push((0, ShardMessage::WantDirectory { shard }));
         }
+        let upkeep = match self.upkeep {
+            Some((head, body_bytes, packs)) => {
+                Upkeep::new(Some(&head), body_bytes, packs, head.anchor.position)
+            }
+            None => Upkeep::new(
+                None,
+                0,
+                BTreeMap::new(),
+                log.geometry().start_of(FIRST_SEGMENT),
+            ),
+        };
         let start_wall = self.config.start_wall_ms.max(self.stamp_ms);
         let mut engine = Engine {
             frontiers: LogFrontiers::default(),
@@ -256,11 +319,9 @@ impl Boot {
                 promised_join: 0,
             }),
             connections: map(),
-            reads: ReadCache::new(
-                self.config.read_cache_bytes,
-                segment_bytes,
-                log.open_counter(),
-            ),
+            reads: ReadCache::new(self.config.read_cache_bytes, log.open_counter()),
+            upkeep,
+            bad_records: BTreeSet::new(),
             barriers: VecDeque::new(),
             peeks: Vec::new(),
             deferred: VecDeque::new(),

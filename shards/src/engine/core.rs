@@ -1,6 +1,6 @@
 //! The engine's state and the door events come in by.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ahash::RandomState;
 use wire::{
@@ -19,6 +19,7 @@ use super::{
     requests::{Barrier, PendingPeek},
     turn::{Deferred, Timers},
     types::{ConnKey, Effect, EngineConfig, Event, Notice, ShardMessage},
+    upkeep::Upkeep,
 };
 use crate::{
     io::BatchBuffer,
@@ -46,6 +47,9 @@ pub struct Engine<B> {
     pub(super) meta: Option<MetaSlot>,
     pub(super) connections: Map<ConnKey, Connection>,
     pub(super) reads: ReadCache,
+    pub(super) upkeep: Upkeep,
+    /// Damaged records that were told of.
+    pub(super) bad_records: BTreeSet<(PartitionKey, u64)>,
     pub(super) barriers: VecDeque<Barrier>,
     pub(super) peeks: Vec<PendingPeek>,
     pub(super) deferred: VecDeque<Deferred>,
@@ -105,6 +109,7 @@ impl<B: BatchBuffer> Engine<B> {
             }
             Event::SegmentReady { sequence, result } => self.on_segment(sequence, result),
             Event::ReadDone { id, result } => self.on_read_done(id, result),
+            Event::Stored(done) => self.on_stored(done),
             Event::Message(message) => self.on_message(message),
             Event::Tick => {}
             Event::Drain => self.on_drain(),

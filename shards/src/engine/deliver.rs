@@ -18,7 +18,7 @@ use crate::{
     io::BatchBuffer,
     state::{
         command::Command,
-        queue::{ConsumerId, Dispatch, RecordLocation},
+        queue::{ConsumerId, Dispatch},
     },
 };
 
@@ -27,6 +27,10 @@ const RUN_RECORDS: usize = 2048;
 const RUN_BYTES: usize = 1 << 20;
 /// How long a partition rests after a failed read.
 const READ_PAUSE_MS: u64 = 1000;
+/// When a record that was damaged is looked at again.
+const BAD_RECORD_PAUSE_MS: u64 = 60_000;
+/// Damaged records that are told of one by one.
+const MAX_BAD_RECORDS: usize = 10_000;
 
 impl<B: BatchBuffer> Engine<B> {
     /// Dispatches every partition on the turn's list.
@@ -103,6 +107,10 @@ impl<B: BatchBuffer> Engine<B> {
                 self.reads_wanted_by(key);
                 return false;
             }
+            if !self.is_sound(pick.location, pick.len) {
+                self.set_aside(key, &pick);
+                continue;
+            }
             bytes += pick.len as usize;
             if let Some(slot) = self.partitions.get_mut(&key) {
                 slot.read_pause_until_ms = 0;
@@ -112,6 +120,27 @@ impl<B: BatchBuffer> Engine<B> {
                 connection.planned += pick.len as usize;
             }
             picks.push(pick);
+        }
+    }
+
+    /// A record whose bytes are damaged is told of and held back; those around
+    /// it go on. It is looked at again later, in case the read was at fault.
+    fn set_aside(&mut self, key: PartitionKey, pick: &Dispatch) {
+        let until_ms = self.server_ms + BAD_RECORD_PAUSE_MS;
+        if let Some(slot) = self.partitions.get_mut(&key) {
+            slot.machine.set_aside(pick.offset, pick.attempt, until_ms);
+        }
+        self.tell_bad_record(key, pick.offset);
+    }
+
+    /// Says once that a record is damaged.
+    pub(super) fn tell_bad_record(&mut self, key: PartitionKey, offset: u64) {
+        if self.bad_records.len() < MAX_BAD_RECORDS && self.bad_records.insert((key, offset)) {
+            self.notices.push(Notice::BadRecord {
+                queue_id: key.queue_id,
+                partition: key.partition,
+                offset,
+            });
         }
     }
 
@@ -242,11 +271,8 @@ fn append_record<B: BatchBuffer>(
     pick: &Dispatch,
     out: &mut Vec<u8>,
 ) -> bool {
-    let RecordLocation::Ring(position) = pick.location else {
-        return false;
-    };
     let start = out.len();
-    let found = reads::visit(log, reads, position, pick.len, &mut |piece| {
+    let found = reads::visit(log, reads, pick.location, pick.len, &mut |piece| {
         out.extend_from_slice(piece);
     });
     debug_assert!(!found || Record::parse(&out[start..], 0).is_ok());

@@ -36,11 +36,14 @@ mod settle;
 mod subscribe;
 mod turn;
 mod types;
+mod upkeep;
 
 pub use boot::{Boot, BootError};
 pub use core::Engine;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
 pub use types::{
-    ConnKey, Effect, EngineConfig, Event, Memory, Notice, ReadResult, ShardMessage, ShardPlace,
+    ConnKey, Effect, EngineConfig, Event, Memory, Notice, ReadFile, ReadResult, ShardMessage,
+    ShardPlace,
 };
+pub use upkeep::RestoreFailure;

@@ -44,6 +44,11 @@ pub(super) struct PartitionSlot {
     /// Replay only: entries are missing, and offsets from here on differ from
     /// those that settles of this generation name.
     pub gap_at: Option<u64>,
+    /// Boot only: entries of the group up to this index are in the state that
+    /// the checkpoint restored.
+    pub covered: u64,
+    /// No record below stands in the log's ring, unless packing it failed.
+    pub packed_below: u64,
     /// Exclusive end of what is durable; `machine.next_offset()` is the
     /// written end, since nothing is applied before it is written.
     pub durable_next: u64,
@@ -78,6 +83,8 @@ impl PartitionSlot {
             losses: Vec::new(),
             begun: LogPosition(0),
             gap_at: None,
+            covered: 0,
+            packed_below: 0,
             durable_next: 0,
             unsynced_bytes: 0,
             acknowledges: Vec::new(),

@@ -2,13 +2,15 @@
 
 use std::{cmp::Ordering, collections::VecDeque};
 
+use wire::record::Record;
+
 use super::{
     core::Engine,
-    types::{Effect, ReadResult},
+    types::{Effect, ReadFile, ReadResult},
 };
 use crate::{
     io::BatchBuffer,
-    log::{Extent, IoFailure, LogPosition},
+    log::{IoFailure, LogPosition, LogWriter},
     state::queue::RecordLocation,
 };
 
@@ -17,15 +19,23 @@ const CHUNK_BYTES: u64 = 256 << 10;
 /// Direct reads start and end on this.
 const ALIGN: u64 = 4096;
 
+/// Contiguous bytes of one file.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    file: ReadFile,
+    offset: u64,
+    len: u32,
+}
+
 struct Chunk {
-    segment: u64,
+    file: ReadFile,
     offset: u64,
     bytes: Vec<u8>,
 }
 
 struct Pending {
     id: u64,
-    segment: u64,
+    file: ReadFile,
     offset: u64,
     len: u32,
     /// Bytes from `offset` on that were written when it was asked for: what
@@ -38,7 +48,6 @@ pub(super) struct ReadCache {
     chunks: VecDeque<Chunk>,
     held: u64,
     limit: u64,
-    segment_bytes: u64,
     pending: Vec<Pending>,
     wanted: Vec<Pending>,
     next_id: u64,
@@ -47,55 +56,65 @@ pub(super) struct ReadCache {
 impl ReadCache {
     /// `open_counter`: of the log. A read that an engine before this one asked
     /// for may still be answered: its number must mean nothing here.
-    pub(super) fn new(limit: u64, segment_bytes: u64, open_counter: u64) -> Self {
+    pub(super) fn new(limit: u64, open_counter: u64) -> Self {
         ReadCache {
             chunks: VecDeque::new(),
             held: 0,
             limit,
-            segment_bytes,
             pending: Vec::new(),
             wanted: Vec::new(),
             next_id: open_counter << 32 | 1,
         }
     }
 
-    fn find(&self, extent: &Extent) -> Option<&[u8]> {
-        let end = extent.offset + u64::from(extent.len);
+    /// The first segment that a read under way needs.
+    pub(super) fn first_segment(&self) -> Option<u64> {
+        let reads = self.pending.iter().chain(&self.wanted);
+        reads
+            .filter_map(|read| match read.file {
+                ReadFile::Segment(sequence) => Some(sequence),
+                ReadFile::Pack(_) => None,
+            })
+            .min()
+    }
+
+    fn find(&self, piece: &Piece) -> Option<&[u8]> {
+        let end = piece.offset + u64::from(piece.len);
         self.chunks.iter().rev().find_map(|chunk| {
-            let inside = chunk.segment == extent.segment
-                && chunk.offset <= extent.offset
+            let inside = chunk.file == piece.file
+                && chunk.offset <= piece.offset
                 && end <= chunk.offset + chunk.bytes.len() as u64;
-            let at = usize::try_from(extent.offset.checked_sub(chunk.offset)?).ok()?;
+            let at = usize::try_from(piece.offset.checked_sub(chunk.offset)?).ok()?;
             inside
-                .then(|| chunk.bytes.get(at..at + extent.len as usize))
+                .then(|| chunk.bytes.get(at..at + piece.len as usize))
                 .flatten()
         })
     }
 
-    /// Asks for an extent unless a read under way brings it. `written_end`:
-    /// how far its segment is written.
-    fn want(&mut self, extent: &Extent, written_end: u64) {
-        let end = extent.offset + u64::from(extent.len);
+    /// Asks for a piece unless a read under way brings it. `written_end`: how
+    /// far its file is written; `file_bytes`: its length.
+    fn want(&mut self, piece: &Piece, written_end: u64, file_bytes: u64) {
+        let end = piece.offset + u64::from(piece.len);
         let covered = self.pending.iter().chain(&self.wanted).any(|read| {
-            read.segment == extent.segment
-                && read.offset <= extent.offset
+            read.file == piece.file
+                && read.offset <= piece.offset
                 && end <= read.offset + read.written
         });
         if covered {
             return;
         }
-        let (offset, extent_end) = (extent.offset / ALIGN * ALIGN, end);
-        let end = end.max(offset + CHUNK_BYTES).min(self.segment_bytes);
+        let (offset, piece_end) = (piece.offset / ALIGN * ALIGN, end);
+        let end = end.max(offset + CHUNK_BYTES).min(file_bytes);
         let end = end.div_ceil(ALIGN) * ALIGN;
         let len = u32::try_from(end - offset).unwrap_or(u32::MAX);
-        // The extent itself is written: it left the tail cache.
-        let written = written_end.max(extent_end) - offset;
+        // The piece itself is written: it left the tail cache.
+        let written = written_end.max(piece_end) - offset;
         let written = written.min(u64::from(len));
         let id = self.next_id;
         self.next_id += 1;
         self.wanted.push(Pending {
             id,
-            segment: extent.segment,
+            file: piece.file,
             offset,
             len,
             written,
@@ -114,33 +133,90 @@ impl ReadCache {
     }
 }
 
+/// Calls `each` with the pieces that a record's bytes stand in.
+fn pieces<B: BatchBuffer>(
+    log: &LogWriter<B>,
+    location: RecordLocation,
+    len: u32,
+    each: &mut dyn FnMut(Piece),
+) {
+    match location {
+        RecordLocation::Ring(position) => {
+            log.visit_extents(LogPosition(position), len, &mut |extent| {
+                each(Piece {
+                    file: ReadFile::Segment(extent.segment),
+                    offset: extent.offset,
+                    len: extent.len,
+                });
+            });
+        }
+        RecordLocation::Packed { file, at } => each(Piece {
+            file: ReadFile::Pack(file),
+            offset: u64::from(at),
+            len,
+        }),
+    }
+}
+
+fn is_cached<B: BatchBuffer>(log: &LogWriter<B>, location: RecordLocation, len: u32) -> bool {
+    match location {
+        RecordLocation::Ring(position) => log.visit_cached(LogPosition(position), len, &mut |_| {}),
+        RecordLocation::Packed { .. } => false,
+    }
+}
+
 impl<B: BatchBuffer> Engine<B> {
     /// True when the record's bytes are at hand; otherwise they are asked for.
     pub(super) fn at_hand(&mut self, location: RecordLocation, len: u32) -> bool {
-        let RecordLocation::Ring(position) = location else {
-            return false;
-        };
-        if self.log.visit_cached(position, len, &mut |_| {}) {
+        if is_cached(&self.log, location, len) {
             return true;
         }
-        let mut all = true;
-        for extent in self.log.extents(position, len) {
-            if self.reads.find(&extent).is_none() {
-                let written_end = self.written_end(extent.segment);
-                self.reads.want(&extent, written_end);
-                all = false;
+        let mut missing = Vec::new();
+        let reads = &self.reads;
+        pieces(&self.log, location, len, &mut |piece| {
+            if reads.find(&piece).is_none() {
+                missing.push(piece);
             }
+        });
+        for piece in &missing {
+            let (written_end, file_bytes) = self.extent_of(piece.file);
+            self.reads.want(piece, written_end, file_bytes);
         }
-        all
+        missing.is_empty()
     }
 
-    /// How far a segment is written, as an offset in it.
-    fn written_end(&self, segment: u64) -> u64 {
+    /// Whether a record at hand is what was written. What is still in memory
+    /// was checked when it came in.
+    pub(super) fn is_sound(&mut self, location: RecordLocation, len: u32) -> bool {
+        if is_cached(&self.log, location, len) {
+            return true;
+        }
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        let there = visit(&self.log, &self.reads, location, len, &mut |piece| {
+            bytes.extend_from_slice(piece);
+        });
+        let sound = there
+            && Record::parse(&bytes, 0)
+                .is_ok_and(|record| record.bytes.len() == len as usize && record.verify(0).is_ok());
+        self.scratch = bytes;
+        sound
+    }
+
+    /// How far a file is written, and how long it is.
+    fn extent_of(&self, file: ReadFile) -> (u64, u64) {
         let (geometry, next) = (self.log.geometry(), self.log.frontiers().written_next);
-        match geometry.segment_of(next).cmp(&segment) {
-            Ordering::Less => 0,
-            Ordering::Equal => geometry.offset_of(next),
-            Ordering::Greater => geometry.segment_bytes(),
+        let bytes = geometry.segment_bytes();
+        match file {
+            ReadFile::Pack(file) => {
+                let bytes = self.upkeep.pack_bytes(file);
+                (bytes, bytes)
+            }
+            ReadFile::Segment(segment) => match geometry.segment_of(next).cmp(&segment) {
+                Ordering::Less => (0, bytes),
+                Ordering::Equal => (geometry.offset_of(next), bytes),
+                Ordering::Greater => (bytes, bytes),
+            },
         }
     }
 
@@ -153,19 +229,20 @@ impl<B: BatchBuffer> Engine<B> {
             Ok(mut result) => {
                 result.bytes.truncate(read.written as usize);
                 self.reads.keep(Chunk {
-                    segment: read.segment,
+                    file: read.file,
                     offset: read.offset,
                     bytes: result.bytes,
                 });
             }
-            Err(failure) => self.on_read_failed(read.segment, &failure),
+            Err(failure) => self.on_read_failed(read.file, &failure),
         }
         self.after_read();
     }
 
-    fn on_read_failed(&mut self, segment: u64, failure: &IoFailure) {
+    fn on_read_failed(&mut self, file: ReadFile, failure: &IoFailure) {
         let message = format!(
-            "reading segment {segment} failed: {}; its records wait, fresh ones go on",
+            "reading {} failed: {}; its records wait, fresh ones go on",
+            file.name(),
             failure.message
         );
         self.notices.push(super::types::Notice::Problem(message));
@@ -174,10 +251,9 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn push_reads(&mut self, effects: &mut Vec<Effect<B>>) {
         for read in self.reads.wanted.drain(..) {
-            let (id, segment) = (read.id, read.segment);
             effects.push(Effect::Read {
-                id,
-                segment,
+                id: read.id,
+                file: read.file,
                 offset: read.offset,
                 len: read.len,
             });
@@ -189,22 +265,21 @@ impl<B: BatchBuffer> Engine<B> {
 /// Visits a record's bytes, from the tail cache or from chunks read back.
 /// False when they are not at hand; what was visited is then not the record.
 pub(super) fn visit<B: BatchBuffer>(
-    log: &crate::log::LogWriter<B>,
+    log: &LogWriter<B>,
     reads: &ReadCache,
-    position: LogPosition,
+    location: RecordLocation,
     len: u32,
     visit: &mut dyn FnMut(&[u8]),
 ) -> bool {
-    if log.visit_cached(position, len, visit) {
-        return true;
+    if let RecordLocation::Ring(position) = location {
+        if log.visit_cached(LogPosition(position), len, visit) {
+            return true;
+        }
     }
-    log.extents(position, len)
-        .iter()
-        .all(|extent| match reads.find(extent) {
-            Some(bytes) => {
-                visit(bytes);
-                true
-            }
-            None => false,
-        })
+    let mut all = true;
+    pieces(log, location, len, &mut |piece| match reads.find(&piece) {
+        Some(bytes) if all => visit(bytes),
+        _ => all = false,
+    });
+    all
 }

@@ -22,10 +22,7 @@ use super::{
 use crate::{
     io::BatchBuffer,
     log::LogPosition,
-    state::{
-        command::{Command, DeliveryIds},
-        queue::RecordLocation,
-    },
+    state::command::{Command, DeliveryIds},
 };
 
 /// Record bytes one peek reply carries at most, one record excepted.
@@ -310,11 +307,13 @@ impl<B: BatchBuffer> Engine<B> {
             if !self.at_hand(location, peeked.len) {
                 return false;
             }
-            let RecordLocation::Ring(position) = location else {
+            if !self.is_sound(location, peeked.len) {
+                self.tell_bad_record(peek.key, peeked.offset);
+                peek.from = peeked.offset + 1;
                 continue;
-            };
+            }
             let (log, records) = (&self.log, &mut peek.records);
-            reads::visit(log, &self.reads, position, peeked.len, &mut |piece| {
+            reads::visit(log, &self.reads, location, peeked.len, &mut |piece| {
                 records.extend_from_slice(piece);
             });
             peek.from = peeked.offset + 1;

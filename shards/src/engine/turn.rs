@@ -88,8 +88,10 @@ impl<B: BatchBuffer> Engine<B> {
         self.open_barriers();
         self.expire_deadlines();
         self.say_serving();
+        self.upkeep_turn();
         self.submit(effects);
         self.push_reads(effects);
+        self.push_store_jobs(effects);
         self.push_outputs(effects);
         self.push_effects(effects);
     }
@@ -100,6 +102,7 @@ impl<B: BatchBuffer> Engine<B> {
             return !self.outbound.is_empty();
         }
         !self.dirty_partitions.is_empty()
+            || self.upkeep.is_busy()
             || !self.outbound.is_empty()
             || !self.timers.recover_again.is_empty()
     }

@@ -4,8 +4,9 @@ use wire::frame::FrameHeader;
 
 use crate::{
     group::{GroupId, PeerId},
-    log::{IoFailure, LogEffect},
+    log::{segment_name, IoFailure, LogEffect},
     state::meta::QueueDeclaration,
+    store::{pack_name, StoreDone, StoreJob},
 };
 
 /// A connection: the shard whose socket it is in the high 16 bits, a number
@@ -76,6 +77,8 @@ pub struct EngineConfig {
     pub window_bytes: u32,
     /// Bytes of chunks read back from disk that are kept.
     pub read_cache_bytes: u64,
+    /// Least bytes of log between two checkpoints; at least a segment.
+    pub checkpoint_bytes: u64,
     /// Server name and version for hello.
     pub server: String,
 }
@@ -124,6 +127,8 @@ pub enum Event<'a> {
         id: u64,
         result: Result<ReadResult, IoFailure>,
     },
+    /// A store job was done.
+    Stored(StoreDone),
     Message(ShardMessage),
     /// Nothing but time.
     Tick,
@@ -134,6 +139,23 @@ pub enum Event<'a> {
 /// Bytes of one read.
 pub struct ReadResult {
     pub bytes: Vec<u8>,
+}
+
+/// A file that records are read back from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReadFile {
+    Segment(u64),
+    Pack(u32),
+}
+
+impl ReadFile {
+    /// The file's name in the shard's directory.
+    pub fn name(self) -> String {
+        match self {
+            ReadFile::Segment(sequence) => segment_name(sequence),
+            ReadFile::Pack(file) => pack_name(file),
+        }
+    }
 }
 
 /// What the driver is asked to do.
@@ -153,13 +175,15 @@ pub enum Effect<B> {
         shard: u16,
         message: ShardMessage,
     },
-    /// Read from a segment; offset and length are block-aligned.
+    /// Read from a file; offset and length are block-aligned.
     Read {
         id: u64,
-        segment: u64,
+        file: ReadFile,
         offset: u64,
         len: u32,
     },
+    /// Do this off the shard thread and answer with `Event::Stored`.
+    Store(StoreJob),
     /// Tell the operator.
     Notice(Notice),
 }

@@ -266,7 +266,24 @@ impl Group {
         log: &mut LogWriter<B>,
         (term, vote): (u64, u64),
     ) -> Result<LogPosition, GroupError> {
-        let state = GroupState {
+        let state = self.state_with((term, vote));
+        let item = ItemHeader {
+            kind: ItemKind::GroupState,
+            group: self.id.0,
+            term,
+            index: 0,
+            sync: true,
+        };
+        Ok(log.append(item, &[&state.encode()], Boundary::Durable)?.end)
+    }
+
+    /// What the group keeps durable beside its entries, as last appended.
+    pub fn state(&self) -> GroupState {
+        self.state_with(self.ballot)
+    }
+
+    fn state_with(&self, (term, vote): (u64, u64)) -> GroupState {
+        GroupState {
             answers_at: self.answers_at,
             generation: self.generation,
             peer: self.peer,
@@ -276,15 +293,7 @@ impl Group {
             base_index: self.base.0,
             base_term: self.base.1,
             voters: self.voters.clone(),
-        };
-        let item = ItemHeader {
-            kind: ItemKind::GroupState,
-            group: self.id.0,
-            term,
-            index: 0,
-            sync: true,
-        };
-        Ok(log.append(item, &[&state.encode()], Boundary::Durable)?.end)
+        }
     }
 
     fn push_committed(&self, entries: &[raft::eraftpb::Entry], committed: &mut Vec<Committed>) {
@@ -337,6 +346,16 @@ impl Group {
     /// Place of the oldest payload that is still to be applied.
     pub fn first_unapplied(&self) -> Option<LogPosition> {
         self.raft.store().first_payload()
+    }
+
+    /// Where the oldest entry that is still to be applied begins, payload or not.
+    pub fn first_unapplied_place(&self) -> Option<LogPosition> {
+        self.raft.store().first_place()
+    }
+
+    /// Index and term of the last applied entry.
+    pub fn last_applied(&self) -> (u64, u64) {
+        self.raft.store().base()
     }
 
     /// True when every entry appended here was committed and handed out.

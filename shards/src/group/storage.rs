@@ -61,6 +61,16 @@ impl GroupStorage {
         first.map(|handle| handle.payload)
     }
 
+    /// Place of the oldest entry that is kept.
+    pub(super) fn first_place(&self) -> Option<LogPosition> {
+        self.handles.front().map(|handle| handle.payload)
+    }
+
+    /// Index and term of the last entry that was forgotten.
+    pub(super) fn base(&self) -> (u64, u64) {
+        (self.base_index, self.base_term)
+    }
+
     /// Forgets handles up to `index`: they are applied.
     pub(super) fn release(&mut self, index: u64) {
         while self.base_index < index {

@@ -16,6 +16,16 @@ pub trait Disk {
     /// [`DiskErrorKind::Exists`] if it is there.
     fn create_zeroed(&self, name: &str, bytes: u64) -> Result<(), DiskError>;
 
+    /// Makes `name` a file that holds `bytes`, written out and synced, and
+    /// syncs the directory. Atomic, as [`Disk::create_zeroed`].
+    fn create_whole(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError>;
+
+    /// Makes the file `old`, which nobody needs, the file `new`: `bytes` zero
+    /// bytes, written over in place and synced, and syncs the directory. Takes
+    /// no new space if `old` has that length. After a crash `old`, `new.tmp` or
+    /// `new` is there, `new` only whole.
+    fn recycle_zeroed(&self, old: &str, new: &str, bytes: u64) -> Result<(), DiskError>;
+
     /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, DiskError>;
 

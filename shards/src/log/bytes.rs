@@ -1,18 +1,18 @@
 //! Little-endian fields at fixed places of a header.
 
-pub(super) fn get_u16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn get_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(get(bytes, at)?))
 }
 
-pub(super) fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(get(bytes, at)?))
 }
 
-pub(super) fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(get(bytes, at)?))
 }
 
-pub(super) fn get_u128(bytes: &[u8], at: usize) -> Option<u128> {
+pub(crate) fn get_u128(bytes: &[u8], at: usize) -> Option<u128> {
     Some(u128::from_le_bytes(get(bytes, at)?))
 }
 
@@ -21,7 +21,7 @@ fn get<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 /// Whether every byte is zero.
-pub(super) fn all_zero(bytes: &[u8]) -> bool {
+pub(crate) fn all_zero(bytes: &[u8]) -> bool {
     static ZEROS: [u8; 4096] = [0; 4096];
     bytes
         .chunks(ZEROS.len())

@@ -55,9 +55,13 @@ pub enum LogEffect<B> {
     /// `fdatasync` these segments, in order; answer with `sync_done(id, …)`
     /// once, with the first error if there is one.
     Sync { id: u64, segments: Vec<u64> },
-    /// Create, zero, sync and open this segment off the shard thread; answer
-    /// with `segment_ready(sequence, …)`.
-    PrepareSegment { sequence: u64 },
+    /// Create, zero, sync and open this segment off the shard thread, out of
+    /// the file of segment `recycle` if one is named; answer with
+    /// `segment_ready(sequence, …)`.
+    PrepareSegment { sequence: u64, recycle: Option<u64> },
+    /// Remove the files of these segments, which nobody needs, off the shard
+    /// thread. Needs no answer: the next open finds them if it fails.
+    RemoveSegments { sequences: Vec<u64> },
 }
 
 /// How a log is run. The two sizes count when a log is created; an existing
@@ -119,6 +123,10 @@ pub struct LogStart {
     pub(super) ready_through: u64,
     /// Fragment links of what was recovered, in log order.
     pub(super) links: Vec<(LogPosition, LogPosition)>,
+    /// The first segment that is needed.
+    pub(super) kept_from: u64,
+    /// Segments below that one whose files are there.
+    pub(super) free: Vec<u64>,
 }
 
 impl LogStart {

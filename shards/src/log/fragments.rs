@@ -29,6 +29,16 @@ impl FragmentMap {
         }
     }
 
+    /// Links of fragments that end at or below `position`, where a batch ends: a
+    /// fragment may fill its batch.
+    pub(super) fn up_to(
+        &self,
+        position: LogPosition,
+    ) -> impl Iterator<Item = (LogPosition, LogPosition)> + '_ {
+        let links = self.links.iter().copied();
+        links.take_while(move |link| link.0 <= position)
+    }
+
     /// The pieces of `len` payload bytes from `position` on.
     pub(super) fn pieces(&self, position: LogPosition, len: u32) -> Pieces<'_> {
         Pieces {

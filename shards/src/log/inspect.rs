@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::base::LogBase;
 use super::batch::BatchHeader;
 use super::clean::CleanMarker;
 use super::latch::{self, Latch};
@@ -67,12 +68,13 @@ impl Inspection {
 
 /// Walks the log in `disk` and shows each batch to `visit`. `markers` are the
 /// data directory's clean markers, read but not removed
-/// ([`CleanMarker::decode_all`]).
+/// ([`CleanMarker::decode_all`]); `base` is the published checkpoint's.
 pub fn inspect(
     disk: &dyn Disk,
     boot_id: BootId,
     markers: &[CleanMarker],
     boot_directory: Option<&dyn Disk>,
+    base: Option<&LogBase>,
     visit: &mut dyn FnMut(Inspected<'_>),
 ) -> Result<Inspection, SuperblockError> {
     let store = SuperblockStore::load(disk)?;
@@ -91,9 +93,13 @@ pub fn inspect(
             Some(Latch::At(record)) => record.durable_next,
             _ => LogPosition(0),
         },
+        base,
     };
     let mut viewer = Viewer {
-        assembler: ItemAssembler::default(),
+        assembler: match base {
+            Some(_) => ItemAssembler::behind_checkpoint(),
+            None => ItemAssembler::default(),
+        },
         damaged: Vec::new(),
         geometry: superblock.geometry,
         visit,

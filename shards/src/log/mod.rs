@@ -19,14 +19,15 @@
 //! 4. After a failed write or sync nothing more is answered; a failed sync is
 //!    never tried again, in no process (see `latch` and `reopen`).
 //!
-//! Never: rewrites or truncates what was durable; frees segments (the ring
-//! only grows so far); interprets payloads.
+//! Never: rewrites or truncates what was durable; frees a segment that it was
+//! not told is needed by nobody; interprets payloads.
 //!
 //! A crash leaves: everything durable; after a process crash everything
 //! written; behind that, bytes that recovery cuts.
 
+mod base;
 mod batch;
-mod bytes;
+pub(crate) mod bytes;
 mod cache;
 mod clean;
 mod contract;
@@ -47,6 +48,7 @@ mod superblock;
 mod testing;
 mod writer;
 
+pub use base::{Anchor, LogBase};
 pub use batch::{BatchHeader, BATCH_HEADER_BYTES};
 pub use clean::{put_clean_markers, take_clean_markers, CleanMarker, CLEAN_FILE};
 pub use contract::{
@@ -64,5 +66,5 @@ pub use position::{
 pub use recovery::{place_in, DamagedRange, RecoveredItem};
 pub use report::{Cut, CutKind, Recopied, RecoveryReport, MAX_LISTED_DAMAGES};
 pub use segment_files::{prepare_segment, segment_name};
-pub use superblock::{BootId, Jump, SuperblockError, SUPERBLOCK_FILES};
+pub use superblock::{id_of, BootId, Jump, SuperblockError, SUPERBLOCK_FILES};
 pub use writer::LogWriter;

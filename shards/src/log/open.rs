@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use super::base::LogBase;
 use super::batch::BatchHeader;
 use super::clean::CleanMarker;
 use super::contract::{LogOptions, LogStart};
 use super::latch::{self, Latch, LatchRecord};
-use super::position::LogPosition;
+use super::position::{Geometry, LogPosition};
 use super::recovery::{
     walk, Action, BatchVisitor, Boot, DamagedRange, ItemAssembler, RecoveredItem, WalkEnd,
     WalkFacts,
@@ -15,7 +16,7 @@ use super::recovery::{
 use super::reopen::recopy;
 use super::report::{Cut, CutKind, Recopied, RecoveryReport, MAX_LISTED_DAMAGES};
 use super::resume::{self, Resume};
-use super::segment_files::SegmentFiles;
+use super::segment_files::{segment_name, SegmentFiles};
 use super::superblock::{BootId, Jump, SuperblockError, SuperblockStore};
 use crate::io::{Disk, DiskError, DiskErrorKind};
 
@@ -30,6 +31,9 @@ pub struct OpenFacts<'a> {
     pub boot_directory: Option<&'a dyn Disk>,
     /// How long to wait for a killed process's last writes.
     pub lock_wait: Duration,
+    /// Of the published checkpoint, if there is one: only items at and above
+    /// its anchor are shown.
+    pub base: Option<&'a LogBase>,
 }
 
 /// A log that is ready to be written.
@@ -54,6 +58,8 @@ pub enum OpenError {
         latch: LatchRecord,
         recorded: bool,
     },
+    #[error("the log's first segment ({0}) is missing and there is no checkpoint that replaces it: the checkpoint files are lost or damaged; restore them (ckpt-a, ckpt-b) from a copy of this directory")]
+    NoBase(String),
     #[error("the tail past the last successful sync could not be copied: {0}")]
     Recopy(DiskError),
     #[error(transparent)]
@@ -116,6 +122,7 @@ fn open_latched(
         .files
         .wait_for_writers(facts.lock_wait)
         .map_err(in_use)?;
+    opening.check_base(&store)?;
     // A process that died may have left a new segment's name unsynced; what is
     // written into it from now on must not vanish with the name.
     disk.sync_dir()?;
@@ -129,7 +136,10 @@ fn open_latched(
         None => None,
     };
     let mut reader = Reader {
-        assembler: ItemAssembler::default(),
+        assembler: match facts.base {
+            Some(_) => ItemAssembler::behind_checkpoint(),
+            None => ItemAssembler::default(),
+        },
         damaged: Vec::new(),
         on_item,
     };
@@ -154,6 +164,17 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
+    /// Without a checkpoint everything that was ever written is needed.
+    fn check_base(&self, store: &SuperblockStore) -> Result<(), OpenError> {
+        let superblock = &store.current;
+        let first = superblock.geometry.segment_of(superblock.start);
+        let begun = superblock.resume_at > superblock.start;
+        if self.facts.base.is_none() && begun && !self.files.exists(first) {
+            return Err(OpenError::NoBase(segment_name(first)));
+        }
+        Ok(())
+    }
+
     fn walk(
         &mut self,
         store: &SuperblockStore,
@@ -164,6 +185,7 @@ impl Opening<'_> {
             marker: self.marker,
             boot: self.boot,
             durable_next: LogPosition(0),
+            base: self.facts.base,
         };
         walk(&mut self.files, &facts, visitor)
     }
@@ -180,8 +202,8 @@ impl Opening<'_> {
             Latch::At(record) => record.durable_next,
             Latch::Unknown => LogPosition(0),
         };
-        let recopied =
-            recopy(&mut self.files, store, recorded, self.boot).map_err(OpenError::Recopy)?;
+        let recopied = recopy(&mut self.files, store, self.facts.base, recorded, self.boot)
+            .map_err(OpenError::Recopy)?;
         store.current.latch_cleared = self.latched_counter;
         if !store.current.amnesiac {
             store.current.amnesiac = true;
@@ -243,13 +265,25 @@ impl Opening<'_> {
         };
         let first = geometry.segment_of(resumed_at);
         let last = first.saturating_add(u64::from(options.spare_segments));
-        match resume::ensure(&mut self.files, first, last) {
+        let keep_from = self.keep_from(geometry);
+        match resume::ensure(&mut self.files, first, last, keep_from) {
             // A full disk must not keep the log from opening: the writer asks
             // for segments again, and refuses appends meanwhile.
             Err(error) if error.kind == DiskErrorKind::OutOfSpace => {}
             other => drop(other?),
         }
         Ok(resumed_at)
+    }
+
+    /// Segments below are not needed.
+    fn keep_from(&self, geometry: Geometry) -> u64 {
+        let base = self.facts.base;
+        base.map_or(0, |base| geometry.segment_of(base.keep_from))
+    }
+
+    fn first_kept(&self, store: &SuperblockStore, geometry: Geometry) -> u64 {
+        let start = geometry.segment_of(store.current.start);
+        self.keep_from(geometry).max(start)
     }
 
     fn remove_leftovers(&mut self) -> Result<(), DiskError> {
@@ -286,7 +320,12 @@ impl Opening<'_> {
             last_sequence: end.last_sequence,
             last_checksum: end.last_checksum,
             ready_through: resume::ready_through(&self.files, geometry.segment_of(resumed_at)),
-            links: reader.assembler.links,
+            links: match self.facts.base {
+                Some(base) => [&base.links[..], &reader.assembler.links].concat(),
+                None => reader.assembler.links,
+            },
+            kept_from: self.first_kept(&store, geometry),
+            free: self.files.below(self.keep_from(geometry)).collect(),
         };
         let cut = cut_of(&end);
         let damaged_in_boot =
@@ -332,6 +371,9 @@ impl Opening<'_> {
         if !end.remembers {
             superblock.amnesiac = true;
             superblock.incarnation += 1;
+        }
+        if let Some(base) = self.facts.base {
+            superblock.forget_jumps_below(base.anchor.position);
         }
         superblock.boot_id = self.facts.boot_id;
         superblock.resume_at = resumed_at;

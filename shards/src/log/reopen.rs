@@ -11,6 +11,7 @@
 //! A crash before the jump leaves segments that nothing refers to; the latch is
 //! still recorded, and the next open copies again, behind them.
 
+use super::base::LogBase;
 use super::batch::{checksum_of, BatchHeader};
 use super::open::cut_of;
 use super::position::{Geometry, LogPosition};
@@ -27,6 +28,7 @@ use crate::io::DiskError;
 pub(super) fn recopy(
     files: &mut SegmentFiles<'_>,
     store: &mut SuperblockStore,
+    base: Option<&LogBase>,
     recorded: LogPosition,
     boot: Boot,
 ) -> Result<(Recopied, Option<Cut>), DiskError> {
@@ -36,11 +38,14 @@ pub(super) fn recopy(
         marker: None,
         boot,
         durable_next: recorded,
+        base,
     };
+    let anchor = facts.anchor();
     // The frontier is known only after the whole log has been read once.
     let end = walk(files, &facts, &mut Collector::from(LogPosition(u64::MAX)))?;
     let from = end.durable_next;
     let mut tail = Collector::from(from);
+    tail.predecessor = anchor.checksum;
     walk(files, &facts, &mut tail)?;
 
     let first = geometry.segment_of(from);
@@ -49,7 +54,8 @@ pub(super) fn recopy(
     let to = LogPosition(from.0 + shift);
     let copied_end = LogPosition(end.position.0 + shift);
     let last = geometry.segment_of(copied_end);
-    let made = ensure(files, fresh, last)?;
+    let keep_from = base.map_or(0, |base| geometry.segment_of(base.keep_from));
+    let made = ensure(files, fresh, last, keep_from)?;
     let epoch = store.current.epoch;
     let copied = copy(files, geometry, &tail, epoch, shift).and_then(|()| files.sync(fresh..=last));
     if let Err(error) = copied {

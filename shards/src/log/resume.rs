@@ -65,16 +65,22 @@ pub(super) fn fresh_segment(files: &mut SegmentFiles<'_>, current: u64) -> u64 {
     fresh
 }
 
-/// Makes every segment from `first` to `last` exist; returns those made.
+/// Makes every segment from `first` to `last` exist, out of those below
+/// `keep_from`, which nobody needs, if there are any; returns those made.
 pub(super) fn ensure(
     files: &mut SegmentFiles<'_>,
     first: u64,
     last: u64,
+    keep_from: u64,
 ) -> Result<Vec<u64>, DiskError> {
     let mut made = Vec::new();
     for sequence in first..=last {
         if !files.exists(sequence) {
-            files.create(sequence)?;
+            let free = files.below(keep_from).next();
+            match free {
+                Some(free) => files.recycle(free, sequence)?,
+                None => files.create(sequence)?,
+            }
             made.push(sequence);
         }
     }

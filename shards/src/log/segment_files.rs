@@ -28,16 +28,27 @@ fn parse_segment_name(name: &str) -> Option<u64> {
     plain.then(|| digits.parse().ok()).flatten()
 }
 
-/// Makes the segment `sequence` exist, zero-filled and durable: the answer to
+/// Makes the segment `sequence` exist, zero-filled and durable, out of the file
+/// of the segment `recycle` if there is one: the answer to
 /// `LogEffect::PrepareSegment`. Blocking; not on a shard thread. May be called
 /// again after a failure.
 pub fn prepare_segment(
     disk: &dyn Disk,
     geometry: Geometry,
     sequence: u64,
+    recycle: Option<u64>,
 ) -> Result<(), DiskError> {
     let name = segment_name(sequence);
-    match disk.create_zeroed(&name, geometry.segment_bytes()) {
+    let bytes = geometry.segment_bytes();
+    let made = match recycle {
+        Some(free) => match disk.recycle_zeroed(&segment_name(free), &name, bytes) {
+            // An earlier try that failed half-way took it.
+            Err(error) if error.kind == DiskErrorKind::NotFound => disk.create_zeroed(&name, bytes),
+            made => made,
+        },
+        None => disk.create_zeroed(&name, bytes),
+    };
+    match made {
         Err(error) if error.kind == DiskErrorKind::Exists => {
             let mut files = SegmentFiles::list(disk, geometry)?;
             if files.is_whole(sequence) && files.is_zero(sequence) {
@@ -109,6 +120,13 @@ impl<'d> SegmentFiles<'d> {
     pub(super) fn from(&self, sequence: u64) -> impl DoubleEndedIterator<Item = u64> + '_ {
         self.lengths
             .range(sequence..)
+            .map(|(sequence, _)| *sequence)
+    }
+
+    /// Segments below `sequence`, in order.
+    pub(super) fn below(&self, sequence: u64) -> impl Iterator<Item = u64> + '_ {
+        self.lengths
+            .range(..sequence)
             .map(|(sequence, _)| *sequence)
     }
 
@@ -216,6 +234,18 @@ impl<'d> SegmentFiles<'d> {
     pub(super) fn create(&mut self, sequence: u64) -> Result<(), DiskError> {
         let bytes = self.geometry.segment_bytes();
         self.disk.create_zeroed(&segment_name(sequence), bytes)?;
+        self.lengths.insert(sequence, bytes);
+        Ok(())
+    }
+
+    /// Makes the segment, zero-filled and durable, out of one that nobody needs.
+    pub(super) fn recycle(&mut self, free: u64, sequence: u64) -> Result<(), DiskError> {
+        self.open = None;
+        self.ahead = None;
+        let bytes = self.geometry.segment_bytes();
+        self.disk
+            .recycle_zeroed(&segment_name(free), &segment_name(sequence), bytes)?;
+        self.lengths.remove(&free);
         self.lengths.insert(sequence, bytes);
         Ok(())
     }

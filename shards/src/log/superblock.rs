@@ -88,6 +88,14 @@ pub enum SuperblockError {
     Disk(#[from] DiskError),
 }
 
+/// The identity of the log in `disk`.
+///
+/// # Errors
+/// There is none, or both superblocks are damaged.
+pub fn id_of(disk: &dyn Disk) -> Result<LogId, SuperblockError> {
+    SuperblockStore::load(disk).map(|store| store.current.log_id)
+}
+
 /// A superblock as loaded, and which copy to write next.
 pub(super) struct SuperblockStore {
     pub current: Superblock,
@@ -187,6 +195,11 @@ impl Superblock {
             }
         }
         position
+    }
+
+    /// Forgets jumps from places that no walk begins in front of any more.
+    pub(super) fn forget_jumps_below(&mut self, position: LogPosition) {
+        self.jumps.retain(|jump| jump.from >= position);
     }
 
     /// Adds a jump; one that starts where the last one landed takes its place,

@@ -120,6 +120,51 @@ pub enum Command<'a> {
     },
 }
 
+impl Command<'_> {
+    /// The partition that it changes, by queue id and number; `None` for what
+    /// concerns the group.
+    pub fn target(&self) -> Option<(u64, u16)> {
+        match *self {
+            Command::Create(spec) => Some((spec.queue_id, spec.partition)),
+            Command::Drop {
+                queue_id,
+                partition,
+            }
+            | Command::Append {
+                queue_id,
+                partition,
+                ..
+            }
+            | Command::Settle {
+                queue_id,
+                partition,
+                ..
+            }
+            | Command::LeaseEnded {
+                queue_id,
+                partition,
+                ..
+            }
+            | Command::DispatchMark {
+                queue_id,
+                partition,
+                ..
+            }
+            | Command::Purge {
+                queue_id,
+                partition,
+                ..
+            }
+            | Command::NewGeneration {
+                queue_id,
+                partition,
+                ..
+            } => Some((queue_id, partition)),
+            Command::Weaken => None,
+        }
+    }
+}
+
 /// Bytes of one encoded delivery id.
 pub const DELIVERY_ID_BYTES: usize = 12;
 

@@ -46,6 +46,10 @@ impl<'a> Reader<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// Everything that is left.
     pub(super) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)

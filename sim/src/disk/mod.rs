@@ -297,6 +297,48 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn create_whole(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+        if self.state.borrow().names.contains_key(name) {
+            return Err(error(
+                "create",
+                name,
+                DiskErrorKind::Exists,
+                "it exists already",
+            ));
+        }
+        self.replace_small(name, bytes)
+    }
+
+    fn recycle_zeroed(&self, old: &str, new: &str, bytes: u64) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        if state.names.contains_key(new) {
+            return Err(error(
+                "create",
+                new,
+                DiskErrorKind::Exists,
+                "it exists already",
+            ));
+        }
+        let file = state.lookup("rename", old)?;
+        let temporary = format!("{new}.tmp");
+        state.change_name(old, None);
+        state.change_name(&temporary, Some(file));
+        state.step("zero", new)?;
+        let len = state.files.get(&file).map_or(0, |file| file.current.len());
+        if (len as u64) < bytes {
+            state.take_space("zero", new, bytes - len as u64)?;
+        }
+        state
+            .files
+            .insert(file, SimFile::synced(vec![0; bytes as usize]));
+        state.change_name(&temporary, None);
+        state.change_name(new, Some(file));
+        state.step("zero", new)?;
+        state.sync_names();
+        state.note("recycle", file, bytes);
+        Ok(())
+    }
+
     fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, DiskError> {
         let file = self.state.borrow_mut().lookup("open", name)?;
         Ok(Box::new(OpenFile {

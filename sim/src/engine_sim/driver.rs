@@ -1,8 +1,10 @@
 //! The driver's part: effects into simulated I/O, completions into events.
 
-use shards::engine::{Effect, Event, Notice, ReadResult, ShardMessage};
-use shards::io::{BatchBuffer, DiskError, DiskErrorKind};
+use shards::engine::{Effect, Event, Notice, ReadFile, ReadResult, ShardMessage};
+use shards::io::{BatchBuffer, Disk, DiskError, DiskErrorKind};
 use shards::log::{prepare_segment, segment_name, IoFailure, LogEffect, LogPosition};
+
+use shards::store::StoreJob;
 
 use super::{
     world::{Happening, World},
@@ -110,7 +112,7 @@ impl World {
             Effect::ToShard { shard: to, message } => self.send_mail(shard, to, message),
             Effect::Read {
                 id,
-                segment,
+                file,
                 offset,
                 len,
             } => {
@@ -120,11 +122,15 @@ impl World {
                     Happening::Read {
                         shard,
                         id,
-                        segment,
+                        file,
                         offset,
                         len,
                     },
                 );
+            }
+            Effect::Store(job) => {
+                let after = self.delay(self.settings.sync_us * 4);
+                self.plan(after, Happening::Store { shard, job });
             }
             Effect::Notice(notice) => return self.notice(shard, notice),
         }
@@ -183,9 +189,23 @@ impl World {
                     }
                 }
             }
-            LogEffect::PrepareSegment { sequence } => {
+            LogEffect::PrepareSegment { sequence, recycle } => {
                 let after = self.delay(self.settings.sync_us * 2);
-                self.plan(after, Happening::Prepare { shard, sequence });
+                self.plan(
+                    after,
+                    Happening::Prepare {
+                        shard,
+                        sequence,
+                        recycle,
+                    },
+                );
+            }
+            LogEffect::RemoveSegments { sequences } => {
+                let disk = &self.node.shard(shard).disk;
+                for sequence in sequences {
+                    // What fails is left to the next open.
+                    let _ = disk.remove(&segment_name(sequence));
+                }
             }
         }
     }
@@ -209,13 +229,18 @@ impl World {
         self.event(shard, Event::Synced { id, result });
     }
 
-    pub(super) fn prepare(&mut self, shard: u16, sequence: u64) -> Checked<()> {
+    pub(super) fn prepare(
+        &mut self,
+        shard: u16,
+        sequence: u64,
+        recycle: Option<u64>,
+    ) -> Checked<()> {
         let sim = self.node.shard(shard);
         let Some(engine) = &sim.engine else {
             return Ok(());
         };
         let geometry = engine.log().geometry();
-        let result = prepare_segment(&sim.disk, geometry, sequence);
+        let result = prepare_segment(&sim.disk, geometry, sequence, recycle);
         let result = result.map_err(|error| failure(&error));
         let after = self.delay(100);
         self.plan(
@@ -238,12 +263,9 @@ impl World {
     }
 
     /// As the driver does it: the answer goes to whichever engine is there.
-    pub(super) fn read(&mut self, shard: u16, id: u64, segment: u64, offset: u64, len: u32) {
-        let bytes =
-            self.node
-                .shard(shard)
-                .disk
-                .read(&segment_name(segment), offset, u64::from(len));
+    pub(super) fn read(&mut self, shard: u16, id: u64, file: ReadFile, offset: u64, len: u32) {
+        let disk = &self.node.shard(shard).disk;
+        let bytes = disk.read(&file.name(), offset, u64::from(len));
         let result = bytes
             .map(|bytes| ReadResult { bytes })
             .ok_or_else(|| IoFailure {
@@ -251,9 +273,41 @@ impl World {
                 out_of_space: false,
             });
         self.note(format_args!(
-            "{shard} read {id} at {segment}+{offset} of {len}"
+            "{shard} read {id} at {}+{offset} of {len}",
+            file.name()
         ));
         self.event(shard, Event::ReadDone { id, result });
+    }
+
+    /// A store job, done in one go; the process may die in the middle of it,
+    /// or an error strike.
+    pub(super) fn store(&mut self, shard: u16, job: StoreJob) -> Checked<()> {
+        let rates = self.settings.rates;
+        let disk = self.node.shard(shard).disk.clone();
+        self.note(format_args!("{shard} store job {}", what(&job)));
+        if self.random.chance(rates.store_crash, 100) {
+            disk.crash_after(Some(self.random.below(10)));
+        }
+        let faulty = self.random.chance(rates.store_error, 100);
+        if faulty && self.random.chance(1, 2) {
+            disk.fail_writes(1);
+        } else if faulty {
+            disk.fail_syncs(1);
+        }
+        let done = job.run(&disk, &mut |_, _| {});
+        disk.crash_after(None);
+        if faulty {
+            disk.fail_writes(0);
+            disk.fail_syncs(0);
+        }
+        if disk.is_stopped() {
+            self.die();
+            return Ok(());
+        }
+        self.node.count_stored(&done);
+        let after = self.delay(self.settings.sync_us * 4);
+        self.plan(after, Happening::Stored { shard, done });
+        Ok(())
     }
 
     // --- mail ---
@@ -355,6 +409,14 @@ pub(super) fn failure(error: &DiskError) -> IoFailure {
     IoFailure {
         message: error.to_string(),
         out_of_space: error.kind == DiskErrorKind::OutOfSpace,
+    }
+}
+
+fn what(job: &StoreJob) -> String {
+    match job {
+        StoreJob::Publish { head, .. } => head.to_string(),
+        StoreJob::Pack(job) => format!("pack {} of {} records", job.file, job.records.len()),
+        StoreJob::RemovePacks(files) => format!("remove packs {files:?}"),
     }
 }
 

@@ -8,6 +8,8 @@ use shards::log::{
     self, BootId, LatchRecord, LogId, LogPosition, LogWriter, OpenFacts, RecoveryReport,
 };
 
+use shards::store::{self, Checkpoint};
+
 use super::{
     node::Rebuilt,
     world::{Fault, Happening, World},
@@ -65,6 +67,8 @@ impl World {
         let rates = self.settings.rates;
         self.settings.rates.boot_crash = 0;
         self.settings.rates.boot_error = 0;
+        self.settings.rates.store_crash = 0;
+        self.settings.rates.store_error = 0;
         self.start_life()?;
         self.await_that("the shards to serve", 60_000, |world| world.node.accepting)?;
         self.settings.rates = rates;
@@ -87,7 +91,7 @@ impl World {
     }
 
     /// An interrupted blocking call: the process dies there.
-    fn die(&mut self) {
+    pub(super) fn die(&mut self) {
         let power = self.random.chance(self.settings.rates.power_cut, 100);
         self.crash(power);
     }
@@ -151,6 +155,12 @@ impl World {
             }
         }
         let config = self.engine_config(shard);
+        let checkpoint = match load_checkpoint(disk) {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => return Ok(Err(error)),
+        };
+        let base = checkpoint.as_ref().map(Checkpoint::base).transpose();
+        let base = base.map_err(|error| format!("shard {shard}: {error}"))?;
         let marker = self
             .node
             .markers
@@ -161,8 +171,13 @@ impl World {
             clean_marker: marker.copied().filter(|_| latch.is_none()),
             boot_directory: self.node.boot_disk.as_ref().map(|boot| boot as &dyn Disk),
             lock_wait: Duration::ZERO,
+            base: base.as_ref(),
         };
         let mut boot = Boot::new(config);
+        if let Some(checkpoint) = &checkpoint {
+            let restored = boot.restore(checkpoint);
+            restored.map_err(|error| format!("shard {shard}: {error}"))?;
+        }
         let mut refused = None;
         let mut on_item = |item: log::RecoveredItem<'_>| {
             let place = |at| log::place_in(item.position, item.links, at);
@@ -189,13 +204,12 @@ impl World {
                 "shard {shard}: damage where none was done: {report}"
             ));
         }
-        let segment_bytes = opened.start.geometry().segment_bytes();
         let writer = LogWriter::new(opened.start, options);
         let memory = Memory {
             amnesiac: report.amnesiac,
             durable_memory_lost: report.durable_memory_lost,
         };
-        let engine = boot.finish(writer, segment_bytes, memory);
+        let engine = boot.finish(writer, memory);
         let engine = engine.map_err(|error| format!("shard {shard}: {error}"))?;
         Ok(Ok(Rebuilt { engine, report }))
     }
@@ -211,6 +225,7 @@ impl World {
             random: self.random.number(),
             window_bytes: self.settings.window_bytes,
             read_cache_bytes: self.settings.read_cache_bytes,
+            checkpoint_bytes: 0,
             server: "tidegate-sim".to_owned(),
         }
     }
@@ -332,7 +347,7 @@ impl World {
         if !sim
             .engine
             .as_ref()
-            .is_some_and(|engine| engine.log().is_quiet())
+            .is_some_and(|engine| engine.log().is_idle() && engine.store_is_idle())
         {
             self.plan(
                 5_000,
@@ -529,4 +544,12 @@ impl World {
             part.purging = 0;
         }
     }
+}
+
+/// As the driver does it.
+fn load_checkpoint(disk: &SimDisk) -> Result<Option<Checkpoint>, String> {
+    let log_id = log::id_of(disk).map_err(|error| error.to_string())?;
+    let loaded = store::load(disk, log_id).map_err(|error| error.to_string())?;
+    store::remove_orphans(disk, loaded.as_ref()).map_err(|error| error.to_string())?;
+    Ok(loaded)
 }

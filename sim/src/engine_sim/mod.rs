@@ -128,6 +128,8 @@ impl World {
         let rates = self.settings.rates;
         self.settings.rates.boot_crash = 0;
         self.settings.rates.boot_error = 0;
+        self.settings.rates.store_crash = 0;
+        self.settings.rates.store_error = 0;
         self.settings.rates.stall = 0;
         self.heal()?;
         self.drain_queues()?;

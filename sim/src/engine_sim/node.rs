@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use shards::engine::{ConnKey, Engine, ShardMessage, ShardPlace};
 use shards::log::{segment_name, CleanMarker, LogPosition, RecoveryReport};
+use shards::store::StoreDone;
 
 use super::{journal::Moment, record};
 use crate::{SimDisk, VecBuffer};
@@ -82,9 +83,22 @@ pub(super) struct Node {
     pub opens: u64,
     pub power_cuts: u64,
     pub latches: u64,
+    /// Checkpoints published, records packed.
+    pub checkpoints: u64,
+    pub packed: u64,
 }
 
 impl Node {
+    pub fn count_stored(&mut self, done: &StoreDone) {
+        match done {
+            StoreDone::Published { result: Ok(_), .. } => self.checkpoints += 1,
+            StoreDone::Packed {
+                result: Ok(packed), ..
+            } => self.packed += packed.places.len() as u64,
+            _ => {}
+        }
+    }
+
     pub fn new(cookie: u64, data: SimDisk, boot: Option<SimDisk>, disks: Vec<SimDisk>) -> Self {
         let shard = |disk| ShardSim {
             disk,
@@ -124,6 +138,8 @@ impl Node {
             opens: 0,
             power_cuts: 0,
             latches: 0,
+            checkpoints: 0,
+            packed: 0,
         }
     }
 
@@ -157,11 +173,20 @@ impl ShardSim {
         }
     }
 
+    /// Where bytes of the record went that the ring still keeps.
+    fn places_of(&self, id: u64) -> impl Iterator<Item = &(u64, u64)> {
+        let kept = self
+            .engine
+            .as_ref()
+            .map_or(0, |engine| engine.log().kept_from());
+        let places = self.places.get(&id).map(Vec::as_slice).unwrap_or_default();
+        places.iter().filter(move |(segment, _)| *segment >= kept)
+    }
+
     /// False if bytes of the record that were written in this life would not
     /// outlive a power cut.
     pub fn is_safe(&self, id: u64) -> bool {
-        let places = self.places.get(&id).map(Vec::as_slice).unwrap_or_default();
-        places.iter().all(|(segment, offset)| {
+        self.places_of(id).all(|(segment, offset)| {
             let end = offset + record::MARK_BYTES as u64;
             self.disk.is_safe(&segment_name(*segment), *offset, end)
         })
@@ -170,8 +195,7 @@ impl ShardSim {
     /// False if bytes of the record that were issued in this life are not on
     /// the disk at all.
     pub fn is_written(&self, id: u64) -> bool {
-        let places = self.places.get(&id).map(Vec::as_slice).unwrap_or_default();
-        places.iter().all(|(segment, offset)| {
+        self.places_of(id).all(|(segment, offset)| {
             let bytes = self
                 .disk
                 .read(&segment_name(*segment), *offset, record::MARK_BYTES as u64);

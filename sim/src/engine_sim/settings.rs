@@ -22,6 +22,9 @@ pub struct FaultRates {
     pub boot_crash: u64,
     /// An opening meets a failing write or sync.
     pub boot_error: u64,
+    /// The process dies in a store job; an error strikes in one.
+    pub store_crash: u64,
+    pub store_error: u64,
     /// A life runs out of disk for a while.
     pub disk_full: u64,
     /// The wall clock steps between and during lives.
@@ -82,6 +85,8 @@ impl Settings {
                 io_error: 0,
                 boot_crash: 0,
                 boot_error: 0,
+                store_crash: 0,
+                store_error: 0,
                 disk_full: 0,
                 clock_step: 0,
                 stall: 0,
@@ -125,6 +130,8 @@ impl Settings {
                 io_error: 25,
                 boot_crash: 25,
                 boot_error: 8,
+                store_crash: 4,
+                store_error: 6,
                 disk_full: 10,
                 clock_step: 20,
                 stall: 5,

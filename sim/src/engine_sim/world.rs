@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use shards::engine::{ConnKey, ShardMessage};
+use shards::engine::{ConnKey, Event, ReadFile, ShardMessage};
 use shards::log::{IoFailure, LatchRecord};
+use shards::store::{StoreDone, StoreJob};
 
 use super::{
     client::Client,
@@ -48,6 +49,7 @@ pub(super) enum Happening {
     Prepare {
         shard: u16,
         sequence: u64,
+        recycle: Option<u64>,
     },
     Prepared {
         shard: u16,
@@ -57,9 +59,17 @@ pub(super) enum Happening {
     Read {
         shard: u16,
         id: u64,
-        segment: u64,
+        file: ReadFile,
         offset: u64,
         len: u32,
+    },
+    Store {
+        shard: u16,
+        job: StoreJob,
+    },
+    Stored {
+        shard: u16,
+        done: StoreDone,
     },
     Mail {
         from: u16,
@@ -258,7 +268,11 @@ impl World {
                 self.synced(shard, id, sync);
                 Ok(())
             }
-            Happening::Prepare { shard, sequence } => self.prepare(shard, sequence),
+            Happening::Prepare {
+                shard,
+                sequence,
+                recycle,
+            } => self.prepare(shard, sequence, recycle),
             Happening::Prepared {
                 shard,
                 sequence,
@@ -270,11 +284,16 @@ impl World {
             Happening::Read {
                 shard,
                 id,
-                segment,
+                file,
                 offset,
                 len,
             } => {
-                self.read(shard, id, segment, offset, len);
+                self.read(shard, id, file, offset, len);
+                Ok(())
+            }
+            Happening::Store { shard, job } => self.store(shard, job),
+            Happening::Stored { shard, done } => {
+                self.event(shard, Event::Stored(done));
                 Ok(())
             }
             Happening::Mail { from, to, message } => self.mail(from, to, message),

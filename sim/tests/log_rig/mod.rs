@@ -64,6 +64,7 @@ impl Rig {
             clean_marker: markers.first().copied(),
             boot_directory: None,
             lock_wait: Duration::ZERO,
+            base: None,
         };
         let mut seen = Vec::new();
         let opened = log::open(&self.disk, &self.options, &facts, &mut |item| {

@@ -45,6 +45,9 @@ pub(crate) struct ItemAssembler {
     /// Fragments whose item is not whole: unfinished when a life of the log
     /// ended, or partly damaged.
     pub dropped_fragments: u64,
+    /// Nothing began yet: what continues belongs to an item in front of the
+    /// place the walk began at, which the checkpoint covers.
+    leading: bool,
 }
 
 struct Partial {
@@ -58,6 +61,14 @@ struct Partial {
 }
 
 impl ItemAssembler {
+    /// For a walk that begins at a checkpoint's anchor.
+    pub(crate) fn behind_checkpoint() -> Self {
+        ItemAssembler {
+            leading: true,
+            ..ItemAssembler::default()
+        }
+    }
+
     /// Takes a verified batch apart.
     pub(crate) fn batch(
         &mut self,
@@ -92,6 +103,7 @@ impl ItemAssembler {
 
     /// Something is missing here: an unfinished item will not be finished.
     pub(crate) fn gap(&mut self) {
+        self.leading = false;
         if let Some(partial) = self.partial.take() {
             self.dropped_fragments += partial.fragments;
         }
@@ -104,6 +116,11 @@ impl ItemAssembler {
         position: LogPosition,
         on_item: &mut dyn FnMut(RecoveredItem<'_>),
     ) {
+        let continues = matches!(fragment.part, Part::Middle { .. } | Part::Last { .. });
+        self.leading &= continues;
+        if self.leading {
+            return;
+        }
         match fragment.part {
             Part::Whole => {
                 self.gap();

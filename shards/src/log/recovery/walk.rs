@@ -5,6 +5,7 @@ use super::table::{
     decide, Action, Body, Boot, Chain, Finding, Frontier, Header, Marker, Place, Verdict,
 };
 use crate::io::DiskError;
+use crate::log::base::{Anchor, LogBase};
 use crate::log::batch::{body_checksum, BatchHeader, BATCH_HEADER_BYTES};
 use crate::log::bytes::all_zero;
 use crate::log::clean::CleanMarker;
@@ -36,6 +37,21 @@ pub(crate) struct WalkFacts<'a> {
     pub boot: Boot,
     /// A successful sync reached at least this.
     pub durable_next: LogPosition,
+    /// Where to begin, if not at the log's start.
+    pub base: Option<&'a LogBase>,
+}
+
+impl WalkFacts<'_> {
+    /// Where the walk begins.
+    pub(crate) fn anchor(&self) -> Anchor {
+        match self.base {
+            Some(base) => base.anchor,
+            None => Anchor {
+                position: self.superblock.start,
+                ..Anchor::default()
+            },
+        }
+    }
 }
 
 /// Where the log ends, and how.
@@ -61,22 +77,25 @@ pub(crate) fn walk(
     visitor: &mut dyn BatchVisitor,
 ) -> Result<WalkEnd, DiskError> {
     let marker_end = facts.marker.map_or(LogPosition(0), |marker| marker.end);
+    let anchor = facts.anchor();
+    let checkpointed = facts.base.map_or(anchor.position, |base| base.durable_next);
     let known = facts
         .superblock
         .resume_at
         .max(facts.durable_next)
+        .max(checkpointed)
         .max(marker_end);
     let mut walk = Walk {
         chain: Chained {
             resume_at: facts.superblock.resume_at,
             resume_epoch: facts.superblock.resume_epoch,
             last_epoch: facts.superblock.epoch,
-            sequence: 0,
-            checksum: 0,
-            epoch: 0,
+            sequence: anchor.sequence,
+            checksum: anchor.checksum,
+            epoch: anchor.epoch,
             unbroken: true,
         },
-        position: facts.superblock.start,
+        position: anchor.position,
         known,
         remembers: true,
         batches: 0,

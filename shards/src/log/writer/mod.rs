@@ -38,6 +38,7 @@ use segments::SegmentSupply;
 use sync::SyncSchedule;
 use wire::vocabulary::Boundary;
 
+use super::base::{Anchor, AnchorTrack};
 use super::cache::TailCache;
 use super::clean::CleanMarker;
 use super::contract::{
@@ -85,6 +86,11 @@ pub struct LogWriter<B> {
     cache: TailCache<B>,
     /// Below this every item is wholly written: it can be read from disk.
     on_disk_below: LogPosition,
+    anchors: AnchorTrack,
+    /// Segments below this were released.
+    kept_from: u64,
+    /// Released ones whose files are to be removed.
+    given_up: Vec<u64>,
 }
 
 struct Unreleased {
@@ -111,6 +117,8 @@ impl<B: BatchBuffer> LogWriter<B> {
             links.push(end, next);
         }
         let interval_ms = options.background_sync_interval_ms;
+        let mut segments = SegmentSupply::new(start.ready_through, options.spare_segments);
+        let given_up = segments.add_free(start.free.into_iter());
         LogWriter {
             log_id: start.log_id,
             geometry: start.geometry,
@@ -130,12 +138,20 @@ impl<B: BatchBuffer> LogWriter<B> {
             written_next: start.end,
             durable_next: start.end,
             sync: SyncSchedule::new(interval_ms),
-            segments: SegmentSupply::new(start.ready_through, options.spare_segments),
+            segments,
             unstamped: None,
             latch: None,
             links,
             cache: TailCache::new(options.cache_bytes),
             on_disk_below: start.end,
+            anchors: AnchorTrack::new(Anchor {
+                position: start.end,
+                sequence: start.last_sequence,
+                checksum: start.last_checksum,
+                epoch: 0,
+            }),
+            kept_from: start.kept_from,
+            given_up,
         }
     }
 
@@ -201,6 +217,39 @@ impl<B: BatchBuffer> LogWriter<B> {
         }
     }
 
+    /// The last durable place that a checkpoint's replay could begin at. Every
+    /// item that is not wholly durable begins at or above it.
+    pub fn anchor(&mut self) -> Anchor {
+        self.anchors.advance(self.durable_next)
+    }
+
+    /// Fragment links that the walk from an anchor at `position` does not see.
+    pub fn links_up_to(
+        &self,
+        position: LogPosition,
+    ) -> impl Iterator<Item = (LogPosition, LogPosition)> + '_ {
+        self.links.up_to(position)
+    }
+
+    /// No byte below `position` is needed any more, under the published
+    /// checkpoint and by any reader: whole segments below it are recycled.
+    /// Never beyond the durable frontier.
+    pub fn release_below(&mut self, position: LogPosition) {
+        let position = position.min(self.durable_next);
+        self.links.forget_below(position);
+        let keep = self.geometry.segment_of(position);
+        if keep > self.kept_from {
+            let free = self.segments.add_free(self.kept_from..keep);
+            self.given_up.extend(free);
+            self.kept_from = keep;
+        }
+    }
+
+    /// The first segment that is kept.
+    pub fn kept_from(&self) -> u64 {
+        self.kept_from
+    }
+
     /// The current frontiers.
     pub fn frontiers(&self) -> LogFrontiers {
         LogFrontiers {
@@ -255,6 +304,17 @@ impl<B: BatchBuffer> LogWriter<B> {
     /// be reopened then.
     pub fn is_quiet(&self) -> bool {
         self.unanswered == 0
+    }
+
+    /// Quiet, and no segment is being prepared: nobody but an opening process
+    /// touches the log's files now.
+    pub fn is_idle(&self) -> bool {
+        self.is_quiet() && !self.segments.is_preparing()
+    }
+
+    /// Identity of the log.
+    pub fn log_id(&self) -> LogId {
+        self.log_id
     }
 
     /// Why the next segment could not be prepared, while it cannot.

@@ -8,7 +8,7 @@ impl<B: BatchBuffer> LogWriter<B> {
     /// Calls `visit` with the bytes at `position`, piece by piece, if all of
     /// them are in memory (open batches and tail cache); otherwise false and
     /// `visit` is not called. An item that is not wholly written always is in
-    /// memory; any other one can be read from its [`extents`](Self::extents).
+    /// memory; any other one can be read from its [extents](Self::visit_extents).
     pub fn visit_cached(
         &self,
         position: LogPosition,
@@ -32,16 +32,23 @@ impl<B: BatchBuffer> LogWriter<B> {
         self.links.advance(position, bytes)
     }
 
-    /// Where the bytes are on disk, across fragments; each in one segment.
-    pub fn extents(&self, position: LogPosition, len: u32) -> Vec<Extent> {
-        self.links
-            .pieces(position, len)
-            .map(|(place, len)| Extent {
+    /// Calls `visit` with where the bytes are on disk, across fragments; each
+    /// extent is in one segment.
+    pub fn visit_extents(&self, position: LogPosition, len: u32, visit: &mut dyn FnMut(Extent)) {
+        for (place, len) in self.links.pieces(position, len) {
+            visit(Extent {
                 segment: self.geometry.segment_of(place),
                 offset: self.geometry.offset_of(place),
                 len,
-            })
-            .collect()
+            });
+        }
+    }
+
+    /// As [`LogWriter::visit_extents`], gathered.
+    pub fn extents(&self, position: LogPosition, len: u32) -> Vec<Extent> {
+        let mut extents = Vec::new();
+        self.visit_extents(position, len, &mut |extent| extents.push(extent));
+        extents
     }
 
     /// The cache keeps what is at or above `position`, until this is called
@@ -53,12 +60,6 @@ impl<B: BatchBuffer> LogWriter<B> {
     /// Memory the tail cache holds, in bytes.
     pub fn cache_bytes(&self) -> u64 {
         self.cache.bytes()
-    }
-
-    /// Forgets how fragments below `position` hang together: nothing there is
-    /// addressed any more.
-    pub fn forget_below(&mut self, position: LogPosition) {
-        self.links.forget_below(position);
     }
 
     fn find(&self, position: LogPosition, len: u32) -> Option<&[u8]> {

@@ -18,6 +18,15 @@ pub(super) struct SegmentSupply {
     retry_at_ms: Option<u64>,
     retry_ms: u64,
     failure: Option<IoFailure>,
+    /// Segments that nobody needs; their files are recycled.
+    free: Vec<u64>,
+}
+
+/// What to prepare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Preparation {
+    pub sequence: u64,
+    pub recycle: Option<u64>,
 }
 
 impl SegmentSupply {
@@ -29,7 +38,16 @@ impl SegmentSupply {
             retry_at_ms: None,
             retry_ms: FIRST_RETRY_MS,
             failure: None,
+            free: Vec::new(),
         }
+    }
+
+    /// Takes segments that nobody needs any more; returns those beyond what is
+    /// worth keeping.
+    pub(super) fn add_free(&mut self, segments: impl Iterator<Item = u64>) -> Vec<u64> {
+        self.free.extend(segments);
+        let keep = self.free.len().min(self.spares as usize + 1);
+        self.free.split_off(keep)
     }
 
     pub(super) fn is_ready(&self, segment: u64) -> bool {
@@ -37,7 +55,7 @@ impl SegmentSupply {
     }
 
     /// The segment to prepare now, if the batch being filled is in `current`.
-    pub(super) fn next_to_prepare(&mut self, now_ms: u64, current: u64) -> Option<u64> {
+    pub(super) fn next_to_prepare(&mut self, now_ms: u64, current: u64) -> Option<Preparation> {
         let wanted = current.saturating_add(self.spares);
         if self.preparing.is_some() || self.ready_through >= wanted {
             return None;
@@ -55,7 +73,9 @@ impl SegmentSupply {
         }
         let sequence = self.ready_through + 1;
         self.preparing = Some(sequence);
-        Some(sequence)
+        // Should it fail half-way, the file is lost to us; the next open finds it.
+        let recycle = self.free.pop();
+        Some(Preparation { sequence, recycle })
     }
 
     pub(super) fn prepared(&mut self, sequence: u64, result: Result<(), IoFailure>) {
@@ -74,6 +94,10 @@ impl SegmentSupply {
         }
     }
 
+    pub(super) fn is_preparing(&self) -> bool {
+        self.preparing.is_some()
+    }
+
     /// When to ask again after a failure.
     pub(super) fn retry_at_ms(&self) -> Option<u64> {
         self.retry_at_ms
@@ -89,13 +113,27 @@ impl SegmentSupply {
 mod tests {
     use super::*;
 
+    fn fresh(sequence: u64) -> Option<Preparation> {
+        let recycle = None;
+        Some(Preparation { sequence, recycle })
+    }
+
+    #[test]
+    fn free_segments_are_recycled_and_the_rest_is_given_up() {
+        let mut supply = SegmentSupply::new(9, 1);
+        assert_eq!(supply.add_free(1..5), [3, 4]);
+        let preparation = supply.next_to_prepare(0, 9);
+        let recycle = preparation.and_then(|preparation| preparation.recycle);
+        assert_eq!(recycle, Some(2));
+    }
+
     #[test]
     fn prepares_one_at_a_time_up_to_the_spares() {
         let mut supply = SegmentSupply::new(3, 2);
-        assert_eq!(supply.next_to_prepare(0, 3), Some(4));
+        assert_eq!(supply.next_to_prepare(0, 3), fresh(4));
         assert_eq!(supply.next_to_prepare(0, 3), None);
         supply.prepared(4, Ok(()));
-        assert_eq!(supply.next_to_prepare(0, 3), Some(5));
+        assert_eq!(supply.next_to_prepare(0, 3), fresh(5));
         supply.prepared(5, Ok(()));
         assert_eq!(supply.next_to_prepare(0, 3), None);
         assert!(supply.is_ready(5) && !supply.is_ready(6));
@@ -104,7 +142,7 @@ mod tests {
     #[test]
     fn a_failure_is_retried_later_with_the_same_number() {
         let mut supply = SegmentSupply::new(1, 1);
-        assert_eq!(supply.next_to_prepare(0, 1), Some(2));
+        assert_eq!(supply.next_to_prepare(0, 1), fresh(2));
         let failure = IoFailure {
             message: "full".into(),
             out_of_space: true,
@@ -114,7 +152,7 @@ mod tests {
         assert_eq!(supply.next_to_prepare(10, 1), None);
         assert_eq!(supply.retry_at_ms(), Some(110));
         assert_eq!(supply.next_to_prepare(109, 1), None);
-        assert_eq!(supply.next_to_prepare(110, 1), Some(2));
+        assert_eq!(supply.next_to_prepare(110, 1), fresh(2));
         supply.prepared(2, Ok(()));
         assert!(supply.failure().is_none() && supply.is_ready(2));
     }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::open_batch::{OpenBatch, SealLink};
 use super::{LogWriter, Unreleased, Unstamped};
 use crate::io::BatchBuffer;
+use crate::log::base::Anchor;
 use crate::log::contract::{IoFailure, LogEffect, SyncMethod};
 use crate::log::position::{LogPosition, MAX_UNRELEASED_BATCHES};
 
@@ -88,8 +89,15 @@ impl<B: BatchBuffer> LogWriter<B> {
             None => self.submitted,
         };
         let current = self.geometry.segment_of(next);
-        if let Some(sequence) = self.segments.next_to_prepare(now_ms, current) {
-            effects.push(LogEffect::PrepareSegment { sequence });
+        if let Some(next) = self.segments.next_to_prepare(now_ms, current) {
+            effects.push(LogEffect::PrepareSegment {
+                sequence: next.sequence,
+                recycle: next.recycle,
+            });
+        }
+        if !self.given_up.is_empty() {
+            let sequences = std::mem::take(&mut self.given_up);
+            effects.push(LogEffect::RemoveSegments { sequences });
         }
     }
 
@@ -193,6 +201,15 @@ impl<B: BatchBuffer> LogWriter<B> {
         self.last_sequence += 1;
         self.last_checksum = sealed.checksum;
         self.submitted = sealed.end;
+        self.anchors.push(
+            Anchor {
+                position: sealed.end,
+                sequence: self.last_sequence,
+                checksum: sealed.checksum,
+                epoch: self.epoch,
+            },
+            sealed.continues_from,
+        );
         let dsync = match way {
             Way::Dsync => true,
             Way::Plain { wants_durable } => {

@@ -42,6 +42,8 @@ impl Rig {
             last_checksum: 0,
             ready_through: 1 + u64::from(options.spare_segments),
             links: Vec::new(),
+            kept_from: 1,
+            free: Vec::new(),
         };
         Rig {
             log: LogWriter::new(start, options),
@@ -100,7 +102,8 @@ impl Rig {
                     id: *id,
                     segments: segments.clone(),
                 },
-                LogEffect::PrepareSegment { sequence } => Seen::Prepare(*sequence),
+                LogEffect::PrepareSegment { sequence, .. } => Seen::Prepare(*sequence),
+                LogEffect::RemoveSegments { .. } => unreachable!("nothing is released here"),
             })
             .collect()
     }

@@ -15,6 +15,7 @@
 //! Never does: validate what only the caller can know (how many copies exist,
 //! who may declare). A crash leaves nothing behind but group 0's log.
 
+mod capture;
 mod codec;
 mod placement;
 #[cfg(test)]

@@ -47,6 +47,15 @@ impl Placement {
         }
     }
 
+    /// Partitions dealt out so far, lower and upper half.
+    pub(super) fn dealt(&self) -> [u64; 2] {
+        [self.lower.dealt, self.upper.dealt]
+    }
+
+    pub(super) fn restore(&mut self, [lower, upper]: [u64; 2]) {
+        (self.lower.dealt, self.upper.dealt) = (lower, upper);
+    }
+
     /// The group of each partition of a new queue.
     pub(super) fn place(&mut self, mode: Mode, partitions: u16) -> Vec<u32> {
         let half = match mode {

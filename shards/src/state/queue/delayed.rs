@@ -73,6 +73,18 @@ impl Delayed {
         None
     }
 
+    /// Every due time: of gated records, and of heap entries `is_live` knows.
+    pub(super) fn dues(&self, is_live: impl Fn(&Due) -> bool) -> Vec<(u64, u64)> {
+        let gated = self.gated.iter().map(|(offset, due_ms)| (*offset, *due_ms));
+        let heap = self.heap.iter().map(|Reverse(due)| due);
+        let heap = heap.filter(|due| is_live(due));
+        let mut dues: Vec<_> = gated
+            .chain(heap.map(|due| (due.offset, due.due_ms)))
+            .collect();
+        dues.sort_unstable();
+        dues
+    }
+
     /// True when there is nothing to promote, now or later.
     pub(super) fn is_empty(&self) -> bool {
         self.heap.is_empty()

@@ -159,6 +159,29 @@ impl Partition {
         self.redelivered = self.redelivered.saturating_sub(u64::from(flagged));
     }
 
+    /// Takes a dispatch back unseen and delays the record until `until_ms`
+    /// (its bytes are damaged): no attempt is counted, the credit comes back.
+    /// The leader's memory only: after a restart it is ready again, or still
+    /// delayed.
+    pub fn set_aside(&mut self, offset: u64, attempt: u32, until_ms: u64) {
+        self.undo_dispatch(offset, attempt);
+        let delayed = self.slots.modify(offset, |slot| {
+            let is_it = slot.state == SlotState::Returned && slot.attempt() == attempt;
+            is_it.then(|| {
+                slot.state = SlotState::Delayed;
+                *slot
+            })
+        });
+        if let Some(slot) = delayed.flatten() {
+            self.ready.remove(offset);
+            self.delay(Due {
+                due_ms: until_ms,
+                offset,
+                attempts: slot.attempts,
+            });
+        }
+    }
+
     /// Marks a delivery as under settle, if it is this connection's. From here
     /// on its lease cannot end otherwise.
     ///

@@ -77,6 +77,10 @@ impl DispatchMark {
         Some(self.proposed)
     }
 
+    pub(super) fn flagged_below(&self) -> u64 {
+        self.flagged_below
+    }
+
     pub(super) fn applied(&self) -> u64 {
         self.applied
     }

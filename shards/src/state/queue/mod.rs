@@ -32,6 +32,7 @@
 //! with nothing leased.
 
 mod apply;
+mod capture;
 mod consumers;
 mod delayed;
 mod delivery;
@@ -45,22 +46,20 @@ mod tests;
 
 use wire::vocabulary::RecordState;
 
+pub use self::capture::RestoreError;
 use self::{
     consumers::Consumers, delayed::Delayed, leases::Leases, mark::DispatchMark, ready::Ready,
     slots::SlotState, slots::Slots, stamps::Stamps,
 };
 use super::command::PartitionSpec;
-use crate::log::LogPosition;
 
-/// Where a record's bytes are.
+/// Where a record's bytes are, as the engine said; opaque here but for its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordLocation {
-    Ring(LogPosition),
-    /// A packed file (not made yet).
-    Packed {
-        file: u32,
-        index: u32,
-    },
+    /// A place in the log. Records of a partition stand there in offset order.
+    Ring(u64),
+    /// From byte `at` of a packed file on.
+    Packed { file: u32, at: u32 },
 }
 
 /// A record as `apply_append` takes it.

@@ -14,7 +14,6 @@
 use std::collections::{btree_map::Entry, BTreeMap};
 
 use super::RecordLocation;
-use crate::log::LogPosition;
 
 /// Offsets per chunk.
 const CHUNK: u64 = 256;
@@ -62,10 +61,8 @@ const _: () = assert!(size_of::<Slot>() == 24);
 impl Slot {
     fn new(location: RecordLocation, len: u32) -> Self {
         let (place, packed) = match location {
-            RecordLocation::Ring(position) => (position.0, false),
-            RecordLocation::Packed { file, index } => {
-                (u64::from(file) << 32 | u64::from(index), true)
-            }
+            RecordLocation::Ring(position) => (position, false),
+            RecordLocation::Packed { file, at } => (u64::from(file) << 32 | u64::from(at), true),
         };
         Slot {
             place,
@@ -81,10 +78,10 @@ impl Slot {
         if self.packed {
             RecordLocation::Packed {
                 file: (self.place >> 32) as u32,
-                index: self.place as u32,
+                at: self.place as u32,
             }
         } else {
-            RecordLocation::Ring(LogPosition(self.place))
+            RecordLocation::Ring(self.place)
         }
     }
 
@@ -99,11 +96,25 @@ impl Slot {
         self.attempts = self.attempts.saturating_add(1).min(u32::MAX - 1);
     }
 
+    /// The record is elsewhere now.
+    pub(super) fn relocate(&mut self, location: RecordLocation) {
+        let moved = Slot::new(location, self.len);
+        (self.place, self.packed) = (moved.place, moved.packed);
+    }
+
     fn is_live(&self) -> bool {
         self.state != SlotState::Settled
     }
+
+    /// Whether a snapshot shows the two alike: the leader's memory is not in it.
+    fn is_captured_like(&self, other: &Slot) -> bool {
+        self.is_live() == other.is_live()
+            && (self.place, self.packed) == (other.place, other.packed)
+            && (self.len, self.attempts) == (other.len, other.attempts)
+    }
 }
 
+#[derive(Clone)]
 struct Chunk {
     /// Index in the chunk of `slots[0]`: what lies before it is settled.
     first: u16,
@@ -129,6 +140,109 @@ pub(super) struct Slots {
     chunks: BTreeMap<u64, Chunk>,
     next: u64,
     counts: [u64; STATES],
+    snapshot: Option<Box<Snapshot>>,
+}
+
+/// A walk over the slots as they stood when it began, a chunk at a time:
+/// chunks that change before their turn are kept as they were.
+struct Snapshot {
+    /// Chunks below were shown.
+    at: u64,
+    /// Exclusive end of the offsets there were.
+    end: u64,
+    kept: BTreeMap<u64, Chunk>,
+}
+
+impl Snapshot {
+    /// The slot at `index` of the chunk was `before` and has changed.
+    fn keep(&mut self, number: u64, chunk: &Chunk, index: usize, before: Slot) {
+        let wanted = number >= self.at && number * CHUNK < self.end;
+        if let Entry::Vacant(entry) = self.kept.entry(number) {
+            if wanted {
+                let mut chunk = chunk.clone();
+                if let Some(slot) = chunk.slots.get_mut(index) {
+                    *slot = before;
+                }
+                entry.insert(chunk);
+            }
+        }
+    }
+}
+
+impl Slots {
+    /// Begins a walk over the slots as they are now; ends one under way.
+    pub(super) fn begin_snapshot(&mut self) {
+        self.snapshot = Some(Box::new(Snapshot {
+            at: 0,
+            end: self.next,
+            kept: BTreeMap::new(),
+        }));
+    }
+
+    pub(super) fn end_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Shows the next chunk's unsettled slots as they were; false, and the
+    /// walk is over, when there is none.
+    pub(super) fn snapshot_chunk(&mut self, mut show: impl FnMut(u64, &Slot)) -> bool {
+        let Some(snapshot) = &mut self.snapshot else {
+            return false;
+        };
+        let kept = snapshot.kept.first_key_value().map(|(number, _)| *number);
+        let present = self.chunks.range(snapshot.at..).next();
+        let present = present.map(|(number, _)| *number);
+        let next = [kept, present].into_iter().flatten().min();
+        let Some(number) = next.filter(|number| number * CHUNK < snapshot.end) else {
+            self.snapshot = None;
+            return false;
+        };
+        let was = snapshot.kept.remove(&number);
+        if let Some(chunk) = was.as_ref().or_else(|| self.chunks.get(&number)) {
+            let base = number * CHUNK + u64::from(chunk.first);
+            for (offset, slot) in (base..).zip(&chunk.slots) {
+                if slot.is_live() && offset < snapshot.end {
+                    show(offset, slot);
+                }
+            }
+        }
+        snapshot.at = number + 1;
+        true
+    }
+
+    /// Puts an unsettled record back, gated; offsets ascend.
+    pub(super) fn restore(
+        &mut self,
+        offset: u64,
+        location: RecordLocation,
+        len: u32,
+        attempts: u32,
+    ) {
+        let chunk = self.chunks.entry(offset / CHUNK).or_insert_with(|| Chunk {
+            first: (offset % CHUNK) as u16,
+            live: 0,
+            slots: Vec::new(),
+        });
+        let index = ((offset % CHUNK) as usize).saturating_sub(usize::from(chunk.first));
+        let mut slot = Slot::new(location, len);
+        slot.attempts = attempts;
+        let gone = Slot {
+            state: SlotState::Settled,
+            ..slot
+        };
+        if index >= chunk.slots.len() {
+            chunk.slots.resize(index, gone);
+            chunk.slots.push(slot);
+            chunk.live += 1;
+            self.counts[SlotState::Gated as usize] += 1;
+        }
+        self.next = self.next.max(offset + 1);
+    }
+
+    /// The next record that is appended gets at least this offset.
+    pub(super) fn restore_next(&mut self, next: u64) {
+        self.next = self.next.max(next);
+    }
 }
 
 impl Slots {
@@ -162,6 +276,15 @@ impl Slots {
                     slots: Vec::with_capacity(take as usize),
                 }),
             };
+            // Behind the last one restored all is settled.
+            let index = (self.next % CHUNK) as usize - usize::from(chunk.first);
+            if let Some(last) = chunk.slots.last().filter(|_| chunk.slots.len() < index) {
+                let gone = Slot {
+                    state: SlotState::Settled,
+                    ..*last
+                };
+                chunk.slots.resize(index, gone);
+            }
             let batch = records.by_ref().take(take as usize);
             chunk
                 .slots
@@ -187,9 +310,16 @@ impl Slots {
         let number = offset / CHUNK;
         let chunk = self.chunks.get_mut(&number)?;
         let slot = chunk.slot_mut(offset)?;
-        let before = slot.state;
+        let was = *slot;
         let result = change(slot);
-        let after = slot.state;
+        let now = *slot;
+        if let Some(snapshot) = &mut self.snapshot {
+            if !now.is_captured_like(&was) {
+                let index = (offset % CHUNK) as usize - usize::from(chunk.first);
+                snapshot.keep(number, chunk, index, was);
+            }
+        }
+        let (before, after) = (was.state, now.state);
         if before != after {
             self.counts[before as usize] -= 1;
             if after != SlotState::Settled {
@@ -218,15 +348,25 @@ impl Slots {
         let counts = &mut self.counts;
         for (number, chunk) in self.chunks.range_mut(from / CHUNK..=(below - 1) / CHUNK) {
             let base = number * CHUNK + u64::from(chunk.first);
-            for (offset, slot) in (base..).zip(chunk.slots.iter_mut()) {
+            for index in 0..chunk.slots.len() {
+                let offset = base + index as u64;
+                let Some(slot) = chunk.slots.get_mut(index) else {
+                    break;
+                };
                 if offset < from || offset >= below || !slot.is_live() {
                     continue;
                 }
-                let before = slot.state;
+                let was = *slot;
                 change(offset, slot);
-                counts[before as usize] -= 1;
-                if slot.is_live() {
-                    counts[slot.state as usize] += 1;
+                let now = *slot;
+                if let Some(snapshot) = &mut self.snapshot {
+                    if !now.is_captured_like(&was) {
+                        snapshot.keep(*number, chunk, index, was);
+                    }
+                }
+                counts[was.state as usize] -= 1;
+                if now.is_live() {
+                    counts[now.state as usize] += 1;
                 } else {
                     chunk.live -= 1;
                 }
@@ -269,7 +409,7 @@ mod tests {
     use super::*;
 
     fn some(count: u64) -> impl ExactSizeIterator<Item = (RecordLocation, u32)> {
-        (0..count as usize).map(|at| (RecordLocation::Ring(LogPosition(at as u64)), 7))
+        (0..count as usize).map(|at| (RecordLocation::Ring(at as u64), 7))
     }
 
     fn settle(slots: &mut Slots, offset: u64) {
@@ -324,10 +464,10 @@ mod tests {
     #[test]
     fn locations_read_back() {
         for location in [
-            RecordLocation::Ring(LogPosition(u64::MAX)),
+            RecordLocation::Ring(u64::MAX),
             RecordLocation::Packed {
                 file: 7,
-                index: u32::MAX,
+                at: u32::MAX,
             },
         ] {
             assert_eq!(Slot::new(location, 1).location(), location);

@@ -43,6 +43,16 @@ impl Stamps {
         }
     }
 
+    /// (first offset, server time in ms), ascending.
+    pub(super) fn entries(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
+        self.entries.iter().copied()
+    }
+
+    /// Puts an entry back, behind those before.
+    pub(super) fn restore(&mut self, first: u64, stamp_ms: u64) {
+        self.entries.push_back((first, stamp_ms));
+    }
+
     /// Nothing is unsettled.
     pub(super) fn clear(&mut self) {
         self.entries.clear();

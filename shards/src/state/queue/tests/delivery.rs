@@ -28,7 +28,7 @@ fn a_dispatch_tells_where_the_record_is() {
         offset: 0,
         attempt: 1,
         redelivered: false,
-        location: RecordLocation::Ring(LogPosition(4196)),
+        location: RecordLocation::Ring(4196),
         len: 100,
     };
     assert_eq!(deliver(&mut partition, NOW), Some(expected));

@@ -26,7 +26,7 @@ pub(super) fn spec() -> PartitionSpec {
 
 pub(super) fn record(len: u32, not_before_ms: u64) -> AppendedRecord {
     AppendedRecord {
-        location: RecordLocation::Ring(LogPosition(4096 + u64::from(len))),
+        location: RecordLocation::Ring(4096 + u64::from(len)),
         len,
         not_before_ms,
     }

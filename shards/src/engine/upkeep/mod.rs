@@ -1,0 +1,342 @@
+//! What keeps the log short: packing, checkpoints and reclaim, in a cycle.
+//!
+//! ```text
+//! Idle ─► Collecting ─► Packing ─► Relocating ─┐     records that still live in
+//!   ▲         ▲────────────────────────────────┘     the oldest segments move
+//!   │         └─► Capturing ─► Syncing ─► Publishing ─► Idle
+//! ```
+//!
+//! Owns: where the cycle is, which packed files there are, what the published
+//! checkpoint needs.
+//!
+//! Invariants:
+//! 1. What is captured stands in the log below the checkpoint's `durable_next`,
+//!    and the checkpoint is published only once the log is durable up to there.
+//! 2. Segments are released, and packed files removed, only by what a published
+//!    checkpoint names, never by memory: a settle that is not durable may yet be
+//!    undone. A segment that a read under way needs waits.
+//! 3. A record is relocated only into a file that is durable.
+//! 4. At most one job of the cycle is under way; each turn does a bounded piece.
+//!
+//! Never: changes what a client sees; holds up a publish, a delivery or a
+//! settle. A failure is said once, and the cycle begins anew later.
+//!
+//! A crash leaves the last published checkpoint and perhaps packed files that
+//! it does not name; the next start removes those.
+
+mod capture;
+mod collect;
+mod restore;
+
+use std::collections::BTreeMap;
+
+pub(super) use capture::{CaptureTarget, Capturing};
+pub(super) use collect::Collecting;
+pub use restore::RestoreFailure;
+pub(super) use restore::Restored;
+
+use super::{
+    core::Engine,
+    types::{Effect, Notice},
+};
+use crate::{
+    io::BatchBuffer,
+    log::{IoFailure, LogPosition},
+    store::{CheckpointHead, PackJob, Packed, StoreDone, StoreJob},
+};
+
+/// Segments behind the one being written whose records are not packed: most
+/// are settled before they are older.
+const RECENT_SEGMENTS: u64 = 2;
+/// A checkpoint's bytes are written at most once for this many of the log.
+const LOG_BYTES_PER_CHECKPOINT_BYTE: u64 = 4;
+/// Rest after a cycle that failed, or that a full disk began.
+const PAUSE_MS: u64 = 1_000;
+
+/// A packed file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PackFile {
+    /// The file's length.
+    pub bytes: u64,
+    /// Bytes of records in it.
+    pub record_bytes: u64,
+    /// Bytes of records that the last capture saw live in it.
+    pub live_bytes: u64,
+}
+
+pub(super) enum Phase {
+    Idle,
+    Collecting(Collecting),
+    Packing(Collecting, PackJob),
+    Relocating(Collecting, PackJob, Packed, usize),
+    Capturing(Box<Capturing>),
+    Syncing(Box<Captured>),
+    Publishing(Box<Captured>),
+}
+
+/// A capture that is complete.
+pub(super) struct Captured {
+    head: CheckpointHead,
+    body: Vec<Vec<u8>>,
+    body_bytes: u64,
+    /// Bytes of live records in each packed file.
+    packs: BTreeMap<u32, u64>,
+}
+
+/// See the module head.
+pub(super) struct Upkeep {
+    phase: Phase,
+    /// Of the last published checkpoint; 0 = none.
+    serial: u64,
+    /// Its body's length.
+    body_bytes: u64,
+    /// Where the last capture began.
+    captured_from: LogPosition,
+    packs: BTreeMap<u32, PackFile>,
+    next_pack: u32,
+    /// Nothing below is needed but by readers.
+    releasable: LogPosition,
+    /// Jobs without an answer.
+    jobs: u32,
+    retry_at_ms: u64,
+    /// The last cycle failed, and that was said.
+    failing: bool,
+    effects: Vec<StoreJob>,
+}
+
+impl Upkeep {
+    /// On what the published checkpoint named, if there is one.
+    pub(super) fn new(
+        head: Option<&CheckpointHead>,
+        body_bytes: u64,
+        packs: BTreeMap<u32, PackFile>,
+        start: LogPosition,
+    ) -> Self {
+        Upkeep {
+            phase: Phase::Idle,
+            serial: head.map_or(0, |head| head.serial),
+            body_bytes,
+            captured_from: head.map_or(start, |head| head.anchor.position),
+            next_pack: head.map_or(1, |head| head.next_pack),
+            releasable: head.map_or(LogPosition(0), |head| head.keep_from),
+            packs,
+            jobs: 0,
+            retry_at_ms: 0,
+            failing: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Length of a packed file; 0 if there is none of that number.
+    pub(super) fn pack_bytes(&self, file: u32) -> u64 {
+        self.packs.get(&file).map_or(0, |pack| pack.bytes)
+    }
+
+    /// More can be done at once.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.effects.is_empty()
+            || matches!(
+                self.phase,
+                Phase::Collecting(_) | Phase::Relocating(..) | Phase::Capturing(_)
+            )
+    }
+
+    fn start(&mut self, job: StoreJob) {
+        self.jobs += 1;
+        self.effects.push(job);
+    }
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Does the next piece of the cycle.
+    pub(super) fn upkeep_turn(&mut self) {
+        self.release_segments();
+        if self.latched || self.draining {
+            return self.give_up_upkeep();
+        }
+        let phase = std::mem::replace(&mut self.upkeep.phase, Phase::Idle);
+        self.upkeep.phase = match phase {
+            Phase::Idle => self.begin_cycle(),
+            Phase::Collecting(collecting) => self.collect(collecting),
+            Phase::Relocating(collecting, job, packed, at) => {
+                self.relocate(collecting, job, packed, at)
+            }
+            Phase::Capturing(capturing) => self.capture(capturing),
+            Phase::Syncing(captured) => self.publish_if_durable(captured),
+            waiting @ (Phase::Packing(..) | Phase::Publishing(_)) => waiting,
+        };
+    }
+
+    pub(super) fn push_store_jobs(&mut self, effects: &mut Vec<Effect<B>>) {
+        effects.extend(self.upkeep.effects.drain(..).map(Effect::Store));
+    }
+
+    /// No store job is under way: the shard's files may be opened anew.
+    pub fn store_is_idle(&self) -> bool {
+        self.upkeep.jobs == 0
+    }
+
+    fn begin_cycle(&mut self) -> Phase {
+        if !self.serving || self.server_ms < self.upkeep.retry_at_ms {
+            return Phase::Idle;
+        }
+        let frontiers = &self.frontiers;
+        let grown = frontiers
+            .durable_next
+            .0
+            .saturating_sub(self.upkeep.captured_from.0);
+        let step = self
+            .config
+            .checkpoint_bytes
+            .max(self.log.geometry().segment_bytes())
+            .max(self.upkeep.body_bytes * LOG_BYTES_PER_CHECKPOINT_BYTE);
+        let full = self.disk_full && grown > 0;
+        if grown < step && !full {
+            return Phase::Idle;
+        }
+        if full {
+            self.upkeep.retry_at_ms = self.server_ms + PAUSE_MS;
+        }
+        let geometry = self.log.geometry();
+        let current = geometry.segment_of(frontiers.durable_next);
+        let cut = geometry.start_of(current.saturating_sub(RECENT_SEGMENTS));
+        Phase::Collecting(self.begin_collecting(cut))
+    }
+
+    /// A capture may begin: everything in front of the anchor is applied.
+    pub(super) fn begin_capture(&mut self) -> Phase {
+        let anchor = self.log.anchor();
+        // Not so where more became durable than was applied yet.
+        let in_front = self.groups.values().all(|slot| {
+            let first = slot.group.first_unapplied_place();
+            first.is_none_or(|place| place >= anchor.position)
+        });
+        if !in_front {
+            return Phase::Idle;
+        }
+        self.upkeep.captured_from = anchor.position;
+        Phase::Capturing(Box::new(self.capturing(anchor)))
+    }
+
+    /// Everything is captured: publish once the log is durable up to here.
+    pub(super) fn sync_capture(&mut self, done: CaptureTarget) -> Phase {
+        let end = self.log.frontiers().appended;
+        self.log.demand_durable(end);
+        let head = CheckpointHead {
+            log_id: self.log.log_id(),
+            serial: self.upkeep.serial + 1,
+            anchor: done.anchor,
+            durable_next: end,
+            keep_from: done.keep_from.min(done.anchor.position),
+            next_pack: self.upkeep.next_pack,
+        };
+        let body_bytes = done.body.iter().map(|piece| piece.len() as u64).sum();
+        Phase::Syncing(Box::new(Captured {
+            head,
+            body: done.body,
+            body_bytes,
+            packs: done.packs,
+        }))
+    }
+
+    fn publish_if_durable(&mut self, mut captured: Box<Captured>) -> Phase {
+        if self.frontiers.durable_next < captured.head.durable_next {
+            return Phase::Syncing(captured);
+        }
+        let body = std::mem::take(&mut captured.body);
+        let head = captured.head;
+        self.upkeep.start(StoreJob::Publish { head, body });
+        Phase::Publishing(captured)
+    }
+
+    pub(super) fn on_stored(&mut self, done: StoreDone) {
+        self.upkeep.jobs = self.upkeep.jobs.saturating_sub(1);
+        match done {
+            StoreDone::Published { serial, result } => self.on_published(serial, result),
+            StoreDone::Packed { file, result } => self.on_packed(file, result),
+            StoreDone::Removed(Ok(())) => {}
+            StoreDone::Removed(Err(failure)) => {
+                self.upkeep_failed("removing packed files", &failure);
+            }
+        }
+    }
+
+    fn on_published(&mut self, serial: u64, result: Result<bool, IoFailure>) {
+        let phase = std::mem::replace(&mut self.upkeep.phase, Phase::Idle);
+        let captured = match phase {
+            Phase::Publishing(captured) if captured.head.serial == serial => captured,
+            other => {
+                self.upkeep.phase = other;
+                return;
+            }
+        };
+        let alone = match result {
+            Ok(alone) => alone,
+            Err(failure) => return self.upkeep_failed("writing a checkpoint", &failure),
+        };
+        self.upkeep.failing = false;
+        self.upkeep.serial = serial;
+        self.upkeep.body_bytes = captured.body_bytes;
+        if !alone {
+            // A start could still begin from the one before: all it names stays.
+            return;
+        }
+        self.upkeep.releasable = captured.head.keep_from;
+        self.remove_dead_packs(&captured);
+        self.release_segments();
+    }
+
+    /// Packed files of which the checkpoint names no record. None is made while
+    /// a capture is under way, so none can have come since.
+    fn remove_dead_packs(&mut self, captured: &Captured) {
+        let mut dead = Vec::new();
+        for (file, pack) in &mut self.upkeep.packs {
+            pack.live_bytes = captured.packs.get(file).copied().unwrap_or(0);
+            if pack.live_bytes == 0 {
+                dead.push(*file);
+            }
+        }
+        for file in &dead {
+            self.upkeep.packs.remove(file);
+        }
+        if !dead.is_empty() {
+            self.upkeep.start(StoreJob::RemovePacks(dead));
+        }
+    }
+
+    fn release_segments(&mut self) {
+        let geometry = self.log.geometry();
+        let read = self
+            .reads
+            .first_segment()
+            .map(|first| geometry.start_of(first));
+        let free = self
+            .upkeep
+            .releasable
+            .min(read.unwrap_or(LogPosition(u64::MAX)));
+        if geometry.segment_of(free) > self.log.kept_from() {
+            self.log.release_below(free);
+        }
+    }
+
+    /// Leaves the cycle where nothing was done yet; a job under way ends by itself.
+    fn give_up_upkeep(&mut self) {
+        if let Phase::Capturing(capturing) = &self.upkeep.phase {
+            let key = capturing.current();
+            if let Some(slot) = key.and_then(|key| self.partitions.get_mut(&key)) {
+                slot.machine.end_capture();
+            }
+        }
+        self.upkeep.phase = Phase::Idle;
+    }
+
+    fn upkeep_failed(&mut self, what: &str, failure: &IoFailure) {
+        self.upkeep.retry_at_ms = self.server_ms + PAUSE_MS;
+        if !std::mem::replace(&mut self.upkeep.failing, true) {
+            self.notices.push(Notice::Problem(format!(
+                "{what} failed: {}; the log grows meanwhile, and it is tried again",
+                failure.message
+            )));
+        }
+    }
+}

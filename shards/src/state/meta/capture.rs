@@ -1,0 +1,172 @@
+//! Group 0's state as bytes, for a checkpoint, and back.
+//!
+//! ```text
+//! next_queue_id u64, next_join u64, dealt lower u64, dealt upper u64,
+//! queues u32: queue_id u64, name_len u16, name, mode u8, copies u8, lease_ms u64,
+//!             partitions u16, group u32 each
+//! opens u32:  node u32, log u16, open_counter u64, nonce u64
+//! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
+//! ```
+//!
+//! Plain little-endian.
+
+use std::collections::BTreeSet;
+
+use wire::vocabulary::Mode;
+
+use super::{GroupHistory, MetaState, QueueDeclaration};
+use crate::state::{command::CommandError, reader::Reader};
+
+impl MetaState {
+    /// Appends the whole state to `out`.
+    pub fn capture(&self, out: &mut Vec<u8>) {
+        let [lower, upper] = self.placement.dealt();
+        for word in [self.next_queue_id, self.next_join, lower, upper] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        put_count(out, self.queues.len());
+        for queue in self.queues.values() {
+            put_queue(out, queue);
+        }
+        put_count(out, self.opens.len());
+        for ((node, log), (open_counter, nonce)) in &self.opens {
+            out.extend_from_slice(&node.to_le_bytes());
+            out.extend_from_slice(&log.to_le_bytes());
+            out.extend_from_slice(&open_counter.to_le_bytes());
+            out.extend_from_slice(&nonce.to_le_bytes());
+        }
+        put_count(out, self.groups.len());
+        for (group, history) in &self.groups {
+            out.extend_from_slice(&group.to_le_bytes());
+            out.extend_from_slice(&history.generation.to_le_bytes());
+            out.extend_from_slice(&history.newest_peer.to_le_bytes());
+            put_count(out, history.retired.len());
+            for peer in &history.retired {
+                out.extend_from_slice(&peer.to_le_bytes());
+            }
+        }
+    }
+
+    /// The state that was captured, over `data_groups` groups.
+    ///
+    /// # Errors
+    /// The bytes are no captured state.
+    pub fn restore(data_groups: u32, bytes: &[u8]) -> Result<Self, CommandError> {
+        let mut reader = Reader::new(bytes);
+        let mut state = MetaState::new(data_groups);
+        state.next_queue_id = reader.u64()?;
+        state.next_join = reader.u64()?;
+        state.placement.restore([reader.u64()?, reader.u64()?]);
+        for _ in 0..reader.u32()? {
+            let queue = read_queue(&mut reader)?;
+            state.names.insert(queue.name.clone(), queue.queue_id);
+            state.queues.insert(queue.queue_id, queue);
+        }
+        for _ in 0..reader.u32()? {
+            let key = (reader.u32()?, reader.u16()?);
+            state.opens.insert(key, (reader.u64()?, reader.u64()?));
+        }
+        for _ in 0..reader.u32()? {
+            let group = reader.u32()?;
+            let mut history = GroupHistory {
+                generation: reader.u32()?,
+                newest_peer: reader.u64()?,
+                retired: BTreeSet::new(),
+            };
+            for _ in 0..reader.u32()? {
+                history.retired.insert(reader.u64()?);
+            }
+            state.groups.insert(group, history);
+        }
+        reader.end()?;
+        Ok(state)
+    }
+}
+
+fn put_count(out: &mut Vec<u8>, count: usize) {
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+}
+
+fn put_queue(out: &mut Vec<u8>, queue: &QueueDeclaration) {
+    out.extend_from_slice(&queue.queue_id.to_le_bytes());
+    // Names have at most 255 bytes.
+    out.extend_from_slice(&(queue.name.len() as u16).to_le_bytes());
+    out.extend_from_slice(queue.name.as_bytes());
+    out.extend_from_slice(&[queue.mode as u8, queue.copies]);
+    out.extend_from_slice(&queue.lease_ms.to_le_bytes());
+    out.extend_from_slice(&(queue.groups.len() as u16).to_le_bytes());
+    for group in &queue.groups {
+        out.extend_from_slice(&group.to_le_bytes());
+    }
+}
+
+fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError> {
+    let queue_id = reader.u64()?;
+    let name_len = usize::from(reader.u16()?);
+    let name = std::str::from_utf8(reader.slice(name_len)?)
+        .map_err(|_| CommandError::Malformed("a name is not UTF-8"))?
+        .to_owned();
+    let mode = Mode::from_raw(reader.u8()?).ok_or(CommandError::Malformed("an unknown mode"))?;
+    let copies = reader.u8()?;
+    let lease_ms = reader.u64()?;
+    let groups = (0..reader.u16()?).map(|_| reader.u32());
+    let groups = groups.collect::<Result<_, _>>()?;
+    Ok(QueueDeclaration {
+        queue_id,
+        name,
+        mode,
+        copies,
+        lease_ms,
+        groups,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::meta::{DeclareRequest, MetaCommand};
+
+    fn captured(state: &MetaState) -> Vec<u8> {
+        let mut out = Vec::new();
+        state.capture(&mut out);
+        out
+    }
+
+    fn declare(name: &str, mode: Mode) -> MetaCommand {
+        MetaCommand::Declare(DeclareRequest {
+            name: name.to_owned(),
+            mode: Some(mode),
+            partitions: Some(3),
+            ..DeclareRequest::default()
+        })
+    }
+
+    #[test]
+    fn a_captured_state_goes_on_as_the_one_it_was_taken_from() {
+        let mut state = MetaState::new(8);
+        state.apply(&declare("a", Mode::Durable));
+        state.apply(&declare("b", Mode::Buffered));
+        state.apply(&MetaCommand::Delete { queue_id: 1 });
+        state.apply(&MetaCommand::Opened {
+            node: 1,
+            log: 0,
+            open_counter: 3,
+            nonce: 9,
+        });
+        state.apply(&MetaCommand::Recovered {
+            group: 5,
+            generation: 2,
+            retired_peer: super::super::peer_id(1, 1),
+            new_peer: super::super::peer_id(1, 2),
+        });
+        let bytes = captured(&state);
+        let mut restored = MetaState::restore(8, &bytes).unwrap();
+        assert_eq!(captured(&restored), bytes);
+        let next = declare("c", Mode::Buffered);
+        assert_eq!(restored.apply(&next), state.apply(&next));
+        assert_eq!(captured(&restored), captured(&state));
+        for cut in 0..bytes.len() {
+            assert!(MetaState::restore(8, &bytes[..cut]).is_err(), "{cut}");
+        }
+    }
+}

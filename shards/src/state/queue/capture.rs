@@ -1,0 +1,273 @@
+//! A partition as bytes, for a checkpoint, and back.
+//!
+//! What the log made is captured, the leader's memory is not: a restored
+//! partition is one that replayed the same commands and handed nothing out.
+//! The records follow a chunk at a time while the partition goes on; they are
+//! shown as they stood when the capture began.
+//!
+//! ```text
+//! head     queue_id u64, partition u16, mode u8, copies u8, lease_ms u64,
+//!          next offset u64, acknowledged u64, dropped u64, purged u64,
+//!          mark u64, flagged below u64,
+//!          dues u32, then (offset u64, due_ms u64) each,
+//!          stamps u32, then (first offset u64, stamp_ms u64) each
+//! records  runs: records with consecutive offsets and places, and equal attempts
+//! run      kind u8 (1 ring, 2 packed; + 4 if all lengths are equal),
+//!          first offset u64, place u64 (position, or file << 32 | byte),
+//!          attempts u32, count u16, then one length u32, or one for each
+//! ```
+//!
+//! Plain little-endian.
+
+use wire::vocabulary::Mode;
+
+use super::{apply::is_delayed, slots::Slot, Partition, RecordLocation};
+use crate::state::{
+    command::{CommandError, PartitionSpec},
+    reader::Reader,
+};
+
+const RING: u8 = 1;
+const PACKED: u8 = 2;
+const EQUAL_LENGTHS: u8 = 4;
+
+/// Captured bytes that do not make a partition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    #[error("a captured partition is truncated")]
+    Truncated,
+    #[error("a captured partition has unknown {0}")]
+    Unknown(&'static str),
+    #[error("a captured partition is not in order")]
+    Disorder,
+}
+
+impl From<CommandError> for RestoreError {
+    fn from(_: CommandError) -> Self {
+        RestoreError::Truncated
+    }
+}
+
+impl Partition {
+    /// Begins a capture: writes the head. Until [`Partition::end_capture`],
+    /// changes cost a little more.
+    pub fn begin_capture(&mut self, out: &mut Vec<u8>) {
+        let spec = &self.spec;
+        out.extend_from_slice(&spec.queue_id.to_le_bytes());
+        out.extend_from_slice(&spec.partition.to_le_bytes());
+        out.extend_from_slice(&[spec.mode as u8, spec.copies]);
+        for word in [
+            spec.lease_ms,
+            self.slots.next_offset(),
+            self.acknowledged,
+            self.dropped,
+            self.purged,
+            self.mark.applied(),
+            self.mark.flagged_below(),
+        ] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        let slots = &self.slots;
+        let dues = self.delayed.dues(|due| is_delayed(slots, due));
+        put_pairs(out, dues.into_iter());
+        put_pairs(out, self.stamps.entries());
+        self.slots.begin_snapshot();
+    }
+
+    /// Captures the next records, about `budget` of them, and shows each
+    /// one's place and length to `seen`. False when all are captured.
+    pub fn capture_records(
+        &mut self,
+        budget: usize,
+        out: &mut Vec<u8>,
+        seen: &mut dyn FnMut(RecordLocation, u32),
+    ) -> bool {
+        let mut run = Run::default();
+        let mut shown = 0;
+        let mut more = true;
+        while more && shown < budget {
+            more = self.slots.snapshot_chunk(|offset, slot| {
+                shown += 1;
+                seen(slot.location(), slot.len);
+                run.add(offset, slot, out);
+            });
+        }
+        run.flush(out);
+        more
+    }
+
+    /// Ends a capture, also one that is given up.
+    pub fn end_capture(&mut self) {
+        self.slots.end_snapshot();
+    }
+
+    /// A partition from a captured head; its records follow by
+    /// [`Partition::restore_records`].
+    ///
+    /// # Errors
+    /// The bytes are no head.
+    pub fn restore(head: &[u8]) -> Result<Self, RestoreError> {
+        let mut reader = Reader::new(head);
+        let queue_id = reader.u64()?;
+        let partition = reader.u16()?;
+        let mode = Mode::from_raw(reader.u8()?).ok_or(RestoreError::Unknown("mode"))?;
+        let copies = reader.u8()?;
+        let mut restored = Partition::new(PartitionSpec {
+            queue_id,
+            partition,
+            mode,
+            copies,
+            lease_ms: reader.u64()?,
+        });
+        restored.slots.restore_next(reader.u64()?);
+        restored.acknowledged = reader.u64()?;
+        restored.dropped = reader.u64()?;
+        restored.purged = reader.u64()?;
+        restored.mark.apply(reader.u64()?);
+        restored.mark.flag_below(reader.u64()?);
+        for _ in 0..reader.u32()? {
+            let (offset, due_ms) = (reader.u64()?, reader.u64()?);
+            restored.delayed.set_gated(offset, due_ms);
+        }
+        for _ in 0..reader.u32()? {
+            let (first, stamp_ms) = (reader.u64()?, reader.u64()?);
+            restored.stamps.restore(first, stamp_ms);
+        }
+        reader.end()?;
+        Ok(restored)
+    }
+
+    /// Puts captured records back, in the order they were captured.
+    ///
+    /// # Errors
+    /// The bytes are no records of this partition.
+    pub fn restore_records(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+        let mut reader = Reader::new(bytes);
+        while !reader.is_empty() {
+            self.restore_run(&mut reader)?;
+        }
+        Ok(())
+    }
+
+    fn restore_run(&mut self, reader: &mut Reader<'_>) -> Result<(), RestoreError> {
+        let kind = reader.u8()?;
+        let packed = match kind & !EQUAL_LENGTHS {
+            RING => false,
+            PACKED => true,
+            _ => return Err(RestoreError::Unknown("kind of place")),
+        };
+        let (first, mut place) = (reader.u64()?, reader.u64()?);
+        let (attempts, count) = (reader.u32()?, reader.u16()?);
+        let next = self.slots.next_offset();
+        let end = first.checked_add(u64::from(count));
+        if end.is_none_or(|end| end > next) {
+            return Err(RestoreError::Disorder);
+        }
+        let mut len = 0;
+        for n in 0..u64::from(count) {
+            if n == 0 || kind & EQUAL_LENGTHS == 0 {
+                len = reader.u32()?;
+            }
+            let location = if packed {
+                RecordLocation::Packed {
+                    file: (place >> 32) as u32,
+                    at: place as u32,
+                }
+            } else {
+                RecordLocation::Ring(place)
+            };
+            self.slots.restore(first + n, location, len, attempts);
+            place = place.saturating_add(u64::from(len));
+        }
+        Ok(())
+    }
+
+    /// Visits unsettled records from `from` on in offset order: offset, place,
+    /// encoded bytes. Stops after `most`, or when `visit` says no; returns the
+    /// offset to go on at, `None` at the end.
+    pub fn visit_places(
+        &self,
+        from: u64,
+        most: usize,
+        visit: &mut dyn FnMut(u64, RecordLocation, u32) -> bool,
+    ) -> Option<u64> {
+        let slots = self.slots.walk(from, self.slots.next_offset());
+        for (seen, (offset, slot)) in slots.enumerate() {
+            if seen >= most || !visit(offset, slot.location(), slot.len) {
+                return Some(offset);
+            }
+        }
+        None
+    }
+
+    /// The record, if it is unsettled and still at `from`, is at `to` now.
+    pub fn relocate(&mut self, offset: u64, from: RecordLocation, to: RecordLocation) -> bool {
+        let moved = self.slots.modify(offset, |slot| {
+            let is_there = slot.location() == from;
+            if is_there {
+                slot.relocate(to);
+            }
+            is_there
+        });
+        moved == Some(true)
+    }
+}
+
+fn put_pairs(out: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>) {
+    out.extend_from_slice(&(pairs.len() as u32).to_le_bytes());
+    for (a, b) in pairs {
+        out.extend_from_slice(&a.to_le_bytes());
+        out.extend_from_slice(&b.to_le_bytes());
+    }
+}
+
+/// Records that follow each other in every respect.
+#[derive(Default)]
+struct Run {
+    packed: bool,
+    first: u64,
+    place: u64,
+    /// Behind the last record.
+    next_place: u64,
+    attempts: u32,
+    lengths: Vec<u32>,
+}
+
+impl Run {
+    fn add(&mut self, offset: u64, slot: &Slot, out: &mut Vec<u8>) {
+        let (packed, place) = match slot.location() {
+            RecordLocation::Ring(position) => (false, position),
+            RecordLocation::Packed { file, at } => (true, u64::from(file) << 32 | u64::from(at)),
+        };
+        let goes_on = !self.lengths.is_empty()
+            && self.lengths.len() < usize::from(u16::MAX)
+            && (packed, place, slot.attempts) == (self.packed, self.next_place, self.attempts)
+            && offset == self.first + self.lengths.len() as u64;
+        if !goes_on {
+            self.flush(out);
+            (self.packed, self.first, self.place) = (packed, offset, place);
+            self.attempts = slot.attempts;
+        }
+        self.lengths.push(slot.len);
+        self.next_place = place.saturating_add(u64::from(slot.len));
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        let Some(first) = self.lengths.first() else {
+            return;
+        };
+        let equal = self.lengths.iter().all(|len| len == first);
+        let kind = if self.packed { PACKED } else { RING };
+        out.push(kind | if equal { EQUAL_LENGTHS } else { 0 });
+        out.extend_from_slice(&self.first.to_le_bytes());
+        out.extend_from_slice(&self.place.to_le_bytes());
+        out.extend_from_slice(&self.attempts.to_le_bytes());
+        // At most u16::MAX, see `add`.
+        out.extend_from_slice(&(self.lengths.len() as u16).to_le_bytes());
+        let shown = if equal { 1 } else { self.lengths.len() };
+        for len in self.lengths.iter().take(shown) {
+            out.extend_from_slice(&len.to_le_bytes());
+        }
+        self.lengths.clear();
+    }
+}

@@ -1,0 +1,413 @@
+//! Checkpoint files.
+//!
+//! Head, little-endian, in the first 4 096 bytes of the file; the body follows:
+//!
+//! | at | size | field |
+//! |----|------|-------|
+//! | 0 | 8 | magic `TIDECKPT` |
+//! | 8 | 4 | format, 1 |
+//! | 12 | 4 | next number of a packed file |
+//! | 16 | 16 | log id |
+//! | 32 | 8 | serial |
+//! | 40 | 8 × 4 | anchor: position, sequence, header checksum, epoch |
+//! | 72 | 8 | the log is durable up to at least here |
+//! | 80 | 8 | no byte of the log below is needed |
+//! | 88 | 8 | body length in bytes |
+//! | 96 | 8 | XXH3-64 of the body |
+//! | 104 | 8 | XXH3-64 of bytes 0 to 104 |
+//!
+//! Publishing writes over the file that is *not* the published one: body, sync,
+//! head, sync; a crash in between leaves a head whose body does not match. In
+//! place where the file is long enough, so that a full disk can be emptied.
+
+use std::{collections::BTreeSet, fmt};
+
+use thiserror::Error;
+use xxhash_rust::xxh3::{xxh3_64, Xxh3};
+
+use super::{
+    pack_id,
+    sections::{SectionKind, Sections, SectionsError},
+};
+use crate::{
+    io::{Disk, DiskError, DiskErrorKind, DiskFile},
+    log::{
+        bytes::{get_u128, get_u32, get_u64},
+        Anchor, LogBase, LogId, LogPosition,
+    },
+};
+
+/// The two files; they take turns.
+pub const CHECKPOINT_FILES: [&str; 2] = ["ckpt-a", "ckpt-b"];
+
+const MAGIC: [u8; 8] = *b"TIDECKPT";
+const FORMAT: u32 = 1;
+const HEAD_BYTES: usize = 112;
+const HEAD_BLOCK: usize = 4096;
+/// A file is never shorter, and grows by doubling: most publishing needs no
+/// new space.
+const LEAST_FILE_BYTES: u64 = 64 << 10;
+/// Bytes written, or read, at once.
+const PIECE_BYTES: usize = 256 << 10;
+/// Longest body that is read, in bytes.
+const MAX_BODY_BYTES: u64 = 16 << 30;
+
+/// What a checkpoint is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckpointHead {
+    pub log_id: LogId,
+    /// Counts the checkpoints of a log.
+    pub serial: u64,
+    /// Replay begins here.
+    pub anchor: Anchor,
+    /// Everything captured stands below; durable before publishing.
+    pub durable_next: LogPosition,
+    /// No byte below is needed: no live record is there, and no entry to replay.
+    pub keep_from: LogPosition,
+    /// No packed file has this number or a higher one.
+    pub next_pack: u32,
+}
+
+/// A checkpoint as loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub head: CheckpointHead,
+    /// Sections, verified.
+    pub body: Vec<u8>,
+}
+
+impl Checkpoint {
+    /// What opening the log needs of it.
+    ///
+    /// # Errors
+    /// The body is not one that this build reads.
+    pub fn base(&self) -> Result<LogBase, SectionsError> {
+        let mut links = Vec::new();
+        self.each(SectionKind::Links, LINK_BYTES, &mut |entry| {
+            if let (Some(end), Some(next)) = (get_u64(entry, 0), get_u64(entry, 8)) {
+                links.push((LogPosition(end), LogPosition(next)));
+            }
+        })?;
+        Ok(LogBase {
+            anchor: self.head.anchor,
+            durable_next: self.head.durable_next,
+            keep_from: self.head.keep_from,
+            links,
+        })
+    }
+
+    /// Numbers of the packed files that it names.
+    ///
+    /// # Errors
+    /// The body is not one that this build reads.
+    pub fn packs(&self) -> Result<BTreeSet<u32>, SectionsError> {
+        let mut packs = BTreeSet::new();
+        self.each(SectionKind::Packs, PACK_ENTRY_BYTES, &mut |entry| {
+            packs.extend(get_u32(entry, 0));
+        })?;
+        Ok(packs)
+    }
+
+    fn each(
+        &self,
+        kind: SectionKind,
+        entry_bytes: usize,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), SectionsError> {
+        for section in Sections::new(&self.body) {
+            let section = section?;
+            if section.kind == kind {
+                section
+                    .payload
+                    .chunks_exact(entry_bytes)
+                    .for_each(&mut *visit);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of an entry in the sections that this layer reads.
+const LINK_BYTES: usize = 16;
+/// `file u32, file bytes u64, record bytes u64, live record bytes u64`.
+pub const PACK_ENTRY_BYTES: usize = 28;
+
+/// Removes packed files that the published checkpoint (if there is one) does
+/// not name: a job that was not heard of left them.
+///
+/// # Errors
+/// The disk, or a body that this build does not read.
+pub fn remove_orphans(
+    disk: &dyn Disk,
+    checkpoint: Option<&Checkpoint>,
+) -> Result<(), CheckpointError> {
+    let named = checkpoint.map(Checkpoint::packs).transpose()?;
+    let named = named.unwrap_or_default();
+    let names = disk.list()?;
+    let orphans = names
+        .iter()
+        .filter(|name| pack_id(name).is_some_and(|file| !named.contains(&file)));
+    let mut removed = false;
+    for name in orphans {
+        disk.remove(name)?;
+        removed = true;
+    }
+    if removed {
+        disk.sync_dir()?;
+    }
+    Ok(())
+}
+
+/// No usable checkpoint was found, though there is something.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    #[error("{file} has checkpoint format {format}, this program reads format 1")]
+    Format { file: &'static str, format: u32 },
+    #[error("{file} is the checkpoint of another log")]
+    ForeignLog { file: &'static str },
+    #[error(transparent)]
+    Sections(#[from] SectionsError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Writes checkpoint `head.serial` over the file of its turn, durably, then
+/// makes the other file unusable. `rest` is called after each piece with the
+/// bytes done and to do, and may sleep. The caller has made the log durable up
+/// to `head.durable_next`.
+///
+/// True when the other file is unusable: only then may what it named be let go.
+///
+/// # Errors
+/// The disk; the published checkpoint is as it was, and the one that failed
+/// takes its turn again.
+pub fn publish(
+    disk: &dyn Disk,
+    head: &CheckpointHead,
+    body: &[Vec<u8>],
+    rest: &mut dyn FnMut(u64, u64),
+) -> Result<bool, DiskError> {
+    let [file, other] = turn(head.serial);
+    let bytes: u64 = body.iter().map(|piece| piece.len() as u64).sum();
+    let out = with_room(disk, file, HEAD_BLOCK as u64 + bytes)?;
+    let mut hash = Xxh3::new();
+    let mut staged = Vec::with_capacity(PIECE_BYTES);
+    let mut at = HEAD_BLOCK as u64;
+    let mut flush = |staged: &mut Vec<u8>| {
+        hash.update(staged);
+        out.write_at(at, staged)?;
+        at += staged.len() as u64;
+        staged.clear();
+        rest(at - HEAD_BLOCK as u64, bytes);
+        Ok::<(), DiskError>(())
+    };
+    for mut piece in body.iter().map(Vec::as_slice) {
+        while !piece.is_empty() {
+            let room = PIECE_BYTES - staged.len();
+            let (now, later) = piece.split_at(room.min(piece.len()));
+            staged.extend_from_slice(now);
+            piece = later;
+            if staged.len() == PIECE_BYTES {
+                flush(&mut staged)?;
+            }
+        }
+    }
+    flush(&mut staged)?;
+    out.sync()?;
+    out.write_at(0, &encode(head, bytes, hash.digest()))?;
+    out.sync()?;
+    Ok(retire(disk, other).is_ok())
+}
+
+/// The file of a serial's turn, and the other.
+fn turn(serial: u64) -> [&'static str; 2] {
+    let [a, b] = CHECKPOINT_FILES;
+    if serial.is_multiple_of(2) {
+        [a, b]
+    } else {
+        [b, a]
+    }
+}
+
+/// The file, at least `bytes` long.
+fn with_room(disk: &dyn Disk, name: &str, bytes: u64) -> Result<Box<dyn DiskFile>, DiskError> {
+    match disk.open(name) {
+        Ok(file) if file.len()? >= bytes => return Ok(file),
+        Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    disk.remove(name)?;
+    disk.create_zeroed(name, bytes.next_power_of_two().max(LEAST_FILE_BYTES))?;
+    disk.open(name)
+}
+
+/// What its head names may be gone from now on.
+fn retire(disk: &dyn Disk, name: &str) -> Result<(), DiskError> {
+    match disk.open(name) {
+        Ok(file) if file.len()? >= HEAD_BLOCK as u64 => {
+            file.write_at(0, &[0; HEAD_BLOCK])?;
+            file.sync()
+        }
+        Err(error) if error.kind != DiskErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The published checkpoint of log `log_id`, to go on from; `None` if there is
+/// none that is whole (a half-written one counts as none).
+///
+/// A process may have died between writing a checkpoint and making it durable:
+/// it is made durable now, and the other one unusable, before anything rests on
+/// it. If that fails the older one counts, which still has all it names.
+///
+/// # Errors
+/// Another format or log, or the disk.
+pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, CheckpointError> {
+    let mut failure = None;
+    for (checkpoint, file) in whole(disk, log_id)? {
+        match file.sync() {
+            Ok(()) => {
+                let [_, other] = turn(checkpoint.head.serial);
+                retire(disk, other)?;
+                return Ok(Some(checkpoint));
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        Some(error) => Err(error.into()),
+        None => Ok(None),
+    }
+}
+
+/// The published checkpoint of log `log_id`, to look at. Changes nothing.
+///
+/// # Errors
+/// As [`load`].
+pub fn look(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, CheckpointError> {
+    Ok(whole(disk, log_id)?
+        .into_iter()
+        .next()
+        .map(|(newest, _)| newest))
+}
+
+type Whole = (Checkpoint, Box<dyn DiskFile>);
+
+/// Every checkpoint that is whole, the newest first.
+fn whole(disk: &dyn Disk, log_id: LogId) -> Result<Vec<Whole>, CheckpointError> {
+    let mut found = Vec::new();
+    for name in CHECKPOINT_FILES {
+        let file = match disk.open(name) {
+            Ok(file) => file,
+            Err(error) if error.kind == DiskErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let mut block = vec![0; HEAD_BLOCK];
+        // What cannot be read is no head.
+        let read = file.read_at(0, &mut block).unwrap_or(0);
+        let Some((head, bytes, hash)) = decode(block.get(..read).unwrap_or_default(), name)? else {
+            continue;
+        };
+        if head.log_id != log_id {
+            return Err(CheckpointError::ForeignLog { file: name });
+        }
+        found.push((head, bytes, hash, file));
+    }
+    found.sort_by_key(|(head, ..)| std::cmp::Reverse(head.serial));
+    let mut whole = Vec::new();
+    for (head, bytes, hash, file) in found {
+        if let Some(body) = read_body(file.as_ref(), bytes, hash)? {
+            whole.push((Checkpoint { head, body }, file));
+        }
+    }
+    Ok(whole)
+}
+
+/// The body, if it is the one the head tells of.
+fn read_body(file: &dyn DiskFile, bytes: u64, hash: u64) -> Result<Option<Vec<u8>>, DiskError> {
+    let there = file.len()?.saturating_sub(HEAD_BLOCK as u64);
+    if bytes > there.min(MAX_BODY_BYTES) {
+        return Ok(None);
+    }
+    let mut body = vec![0; bytes as usize];
+    let mut at = HEAD_BLOCK as u64;
+    for piece in body.chunks_mut(4 * PIECE_BYTES) {
+        let read = file.read_at(at, piece);
+        if read.ok() != Some(piece.len()) {
+            return Ok(None);
+        }
+        at += piece.len() as u64;
+    }
+    Ok((xxh3_64(&body) == hash).then_some(body))
+}
+
+fn encode(head: &CheckpointHead, body_bytes: u64, body_hash: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEAD_BLOCK);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&FORMAT.to_le_bytes());
+    bytes.extend_from_slice(&head.next_pack.to_le_bytes());
+    bytes.extend_from_slice(&head.log_id.0.to_le_bytes());
+    for word in [
+        head.serial,
+        head.anchor.position.0,
+        head.anchor.sequence,
+        head.anchor.checksum,
+        head.anchor.epoch,
+        head.durable_next.0,
+        head.keep_from.0,
+        body_bytes,
+        body_hash,
+    ] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    let checksum = xxh3_64(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes.resize(HEAD_BLOCK, 0);
+    bytes
+}
+
+/// Head, body length and body checksum; `None` for what is no whole head.
+fn decode(
+    block: &[u8],
+    file: &'static str,
+) -> Result<Option<(CheckpointHead, u64, u64)>, CheckpointError> {
+    let intact = block.get(..HEAD_BYTES - 8).is_some_and(|covered| {
+        covered.starts_with(&MAGIC) && get_u64(block, HEAD_BYTES - 8) == Some(xxh3_64(covered))
+    });
+    if !intact {
+        return Ok(None);
+    }
+    let format = get_u32(block, 8).unwrap_or_default();
+    if format != FORMAT {
+        return Err(CheckpointError::Format { file, format });
+    }
+    Ok(parse(block))
+}
+
+fn parse(block: &[u8]) -> Option<(CheckpointHead, u64, u64)> {
+    let word = |n: usize| get_u64(block, 32 + 8 * n);
+    let head = CheckpointHead {
+        log_id: LogId(get_u128(block, 16)?),
+        serial: word(0)?,
+        anchor: Anchor {
+            position: LogPosition(word(1)?),
+            sequence: word(2)?,
+            checksum: word(3)?,
+            epoch: word(4)?,
+        },
+        durable_next: LogPosition(word(5)?),
+        keep_from: LogPosition(word(6)?),
+        next_pack: get_u32(block, 12)?,
+    };
+    Some((head, word(7)?, word(8)?))
+}
+
+impl fmt::Display for CheckpointHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "checkpoint {}: replay begins at {}, durable up to {}, needed from {}",
+            self.serial, self.anchor.position, self.durable_next, self.keep_from
+        )
+    }
+}

@@ -1,0 +1,86 @@
+//! What the engine has done by helper threads.
+
+use super::{pack_name, publish, write_pack, CheckpointHead, PackJob, Packed};
+use crate::{
+    io::{Disk, DiskError, DiskErrorKind},
+    log::IoFailure,
+};
+
+/// Blocking work on the store's files.
+#[derive(Debug)]
+pub enum StoreJob {
+    /// Publish a checkpoint; the log is durable up to its `durable_next`.
+    Publish {
+        head: CheckpointHead,
+        body: Vec<Vec<u8>>,
+    },
+    Pack(PackJob),
+    /// No published checkpoint names these any more.
+    RemovePacks(Vec<u32>),
+}
+
+/// How a job went. Each job has exactly one answer.
+#[derive(Debug)]
+pub enum StoreDone {
+    Published {
+        serial: u64,
+        /// See [`publish`].
+        result: Result<bool, IoFailure>,
+    },
+    Packed {
+        file: u32,
+        result: Result<Packed, IoFailure>,
+    },
+    Removed(Result<(), IoFailure>),
+}
+
+impl StoreJob {
+    /// Does it. Blocking. `rest` is called now and then with bytes done and to
+    /// do, and may sleep.
+    pub fn run(self, disk: &dyn Disk, rest: &mut dyn FnMut(u64, u64)) -> StoreDone {
+        match self {
+            StoreJob::Publish { head, body } => StoreDone::Published {
+                serial: head.serial,
+                result: publish(disk, &head, &body, rest).map_err(failure),
+            },
+            StoreJob::Pack(job) => StoreDone::Packed {
+                file: job.file,
+                result: write_pack(disk, &job).map_err(failure),
+            },
+            StoreJob::RemovePacks(files) => StoreDone::Removed(remove(disk, &files)),
+        }
+    }
+
+    /// The answer to a job that could not even be begun.
+    pub fn refused(&self, message: &str) -> StoreDone {
+        let failure = IoFailure {
+            message: message.to_owned(),
+            out_of_space: false,
+        };
+        match self {
+            StoreJob::Publish { head, .. } => StoreDone::Published {
+                serial: head.serial,
+                result: Err(failure),
+            },
+            StoreJob::Pack(job) => StoreDone::Packed {
+                file: job.file,
+                result: Err(failure),
+            },
+            StoreJob::RemovePacks(_) => StoreDone::Removed(Err(failure)),
+        }
+    }
+}
+
+fn remove(disk: &dyn Disk, files: &[u32]) -> Result<(), IoFailure> {
+    let removed = files
+        .iter()
+        .try_for_each(|file| disk.remove(&pack_name(*file)));
+    removed.and_then(|()| disk.sync_dir()).map_err(failure)
+}
+
+fn failure(error: DiskError) -> IoFailure {
+    IoFailure {
+        out_of_space: error.kind == DiskErrorKind::OutOfSpace,
+        message: error.to_string(),
+    }
+}
