@@ -67,15 +67,12 @@ impl ReadCache {
         }
     }
 
-    /// The first segment that a read under way needs.
-    pub(super) fn first_segment(&self) -> Option<u64> {
-        let reads = self.pending.iter().chain(&self.wanted);
-        reads
-            .filter_map(|read| match read.file {
-                ReadFile::Segment(sequence) => Some(sequence),
-                ReadFile::Pack(_) => None,
-            })
-            .min()
+    /// Files that reads under way need.
+    pub(super) fn files(&self) -> impl Iterator<Item = ReadFile> + '_ {
+        self.pending
+            .iter()
+            .chain(&self.wanted)
+            .map(|read| read.file)
     }
 
     fn find(&self, piece: &Piece) -> Option<&[u8]> {

@@ -60,7 +60,7 @@ pub struct CheckpointHead {
     pub serial: u64,
     /// Replay begins here.
     pub anchor: Anchor,
-    /// Everything captured stands below; durable before publishing.
+    /// Where a batch ends. Everything captured stands below; durable before publishing.
     pub durable_next: LogPosition,
     /// No byte below is needed: no live record is there, and no entry to replay.
     pub keep_from: LogPosition,

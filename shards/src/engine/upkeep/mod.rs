@@ -37,7 +37,7 @@ pub(super) use restore::Restored;
 
 use super::{
     core::Engine,
-    types::{Effect, Notice},
+    types::{Effect, Notice, ReadFile},
 };
 use crate::{
     io::BatchBuffer,
@@ -94,6 +94,8 @@ pub(super) struct Upkeep {
     captured_from: LogPosition,
     packs: BTreeMap<u32, PackFile>,
     next_pack: u32,
+    /// Packed files that no published checkpoint names.
+    dead: Vec<u32>,
     /// Nothing below is needed but by readers.
     releasable: LogPosition,
     /// Jobs without an answer.
@@ -120,6 +122,7 @@ impl Upkeep {
             next_pack: head.map_or(1, |head| head.next_pack),
             releasable: head.map_or(LogPosition(0), |head| head.keep_from),
             packs,
+            dead: Vec::new(),
             jobs: 0,
             retry_at_ms: 0,
             failing: false,
@@ -150,7 +153,7 @@ impl Upkeep {
 impl<B: BatchBuffer> Engine<B> {
     /// Does the next piece of the cycle.
     pub(super) fn upkeep_turn(&mut self) {
-        self.release_segments();
+        self.let_go();
         if self.latched || self.draining {
             return self.give_up_upkeep();
         }
@@ -243,6 +246,8 @@ impl<B: BatchBuffer> Engine<B> {
         if self.frontiers.durable_next < captured.head.durable_next {
             return Phase::Syncing(captured);
         }
+        // Where a batch ends, unlike the captured end.
+        captured.head.durable_next = self.frontiers.durable_next;
         let body = std::mem::take(&mut captured.body);
         let head = captured.head;
         self.upkeep.start(StoreJob::Publish { head, body });
@@ -282,40 +287,52 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         }
         self.upkeep.releasable = captured.head.keep_from;
-        self.remove_dead_packs(&captured);
-        self.release_segments();
+        self.note_dead_packs(&captured);
+        self.let_go();
     }
 
     /// Packed files of which the checkpoint names no record. None is made while
     /// a capture is under way, so none can have come since.
-    fn remove_dead_packs(&mut self, captured: &Captured) {
-        let mut dead = Vec::new();
+    fn note_dead_packs(&mut self, captured: &Captured) {
         for (file, pack) in &mut self.upkeep.packs {
             pack.live_bytes = captured.packs.get(file).copied().unwrap_or(0);
-            if pack.live_bytes == 0 {
-                dead.push(*file);
+            if pack.live_bytes == 0 && !self.upkeep.dead.contains(file) {
+                self.upkeep.dead.push(*file);
             }
-        }
-        for file in &dead {
-            self.upkeep.packs.remove(file);
-        }
-        if !dead.is_empty() {
-            self.upkeep.start(StoreJob::RemovePacks(dead));
         }
     }
 
-    fn release_segments(&mut self) {
+    /// Lets go of what the published checkpoint does not need and no read under
+    /// way does.
+    fn let_go(&mut self) {
         let geometry = self.log.geometry();
-        let read = self
-            .reads
-            .first_segment()
-            .map(|first| geometry.start_of(first));
-        let free = self
-            .upkeep
-            .releasable
-            .min(read.unwrap_or(LogPosition(u64::MAX)));
-        if geometry.segment_of(free) > self.log.kept_from() {
-            self.log.release_below(free);
+        if !self.upkeep.dead.is_empty() {
+            self.remove_dead_packs();
+        }
+        let mut free = self.upkeep.releasable;
+        if geometry.segment_of(free) <= self.log.kept_from() {
+            return;
+        }
+        for file in self.reads.files() {
+            if let ReadFile::Segment(sequence) = file {
+                free = free.min(geometry.start_of(sequence));
+            }
+        }
+        self.log.release_below(free);
+    }
+
+    fn remove_dead_packs(&mut self) {
+        let read: Vec<ReadFile> = self.reads.files().collect();
+        let dead = std::mem::take(&mut self.upkeep.dead);
+        let (wait, gone): (Vec<u32>, Vec<u32>) = dead
+            .into_iter()
+            .partition(|file| read.contains(&ReadFile::Pack(*file)));
+        self.upkeep.dead = wait;
+        for file in &gone {
+            self.upkeep.packs.remove(file);
+        }
+        if !gone.is_empty() {
+            self.upkeep.start(StoreJob::RemovePacks(gone));
         }
     }
 
