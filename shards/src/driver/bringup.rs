@@ -369,7 +369,7 @@ impl Bringup {
         let mut pause = REOPEN_PAUSE;
         loop {
             sleep(pause).await;
-            while !shard.with_engine(|engine| engine.log().is_idle() && engine.store_is_idle()) {
+            while !shard.with_engine(|engine| engine.files_are_idle()) {
                 sleep(Duration::from_millis(5)).await;
             }
             shard.close_segments();

@@ -67,6 +67,11 @@ impl ReadCache {
         }
     }
 
+    /// A read is under way.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Files that reads under way need.
     pub(super) fn files(&self) -> impl Iterator<Item = ReadFile> + '_ {
         self.pending
@@ -247,6 +252,11 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     pub(super) fn push_reads(&mut self, effects: &mut Vec<Effect<B>>) {
+        if self.latched {
+            // The files are about to be opened anew, and whoever waits here is
+            // then told to connect again.
+            self.reads.wanted.clear();
+        }
         for read in self.reads.wanted.drain(..) {
             effects.push(Effect::Read {
                 id: read.id,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shards::engine::{Boot, EngineConfig, Event, Memory, ShardMessage};
+use shards::engine::{Boot, Engine, EngineConfig, Event, Memory, ShardMessage};
 use shards::io::Disk;
 use shards::log::{
     self, BootId, LatchRecord, LogId, LogPosition, LogWriter, OpenFacts, RecoveryReport,
@@ -344,11 +344,7 @@ impl World {
         pause_us: u64,
     ) -> Checked<()> {
         let sim = self.node.shard(shard);
-        if !sim
-            .engine
-            .as_ref()
-            .is_some_and(|engine| engine.log().is_idle() && engine.store_is_idle())
-        {
+        if !sim.engine.as_ref().is_some_and(Engine::files_are_idle) {
             self.plan(
                 5_000,
                 Happening::Reopen {

@@ -287,6 +287,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         self.note_packed(&mut collecting);
         if collecting.jobs >= MAX_JOBS {
+            self.upkeep.unfinished = true;
             return self.begin_capture();
         }
         Phase::Collecting(collecting)

@@ -101,6 +101,8 @@ pub(super) struct Upkeep {
     /// Jobs without an answer.
     jobs: u32,
     retry_at_ms: u64,
+    /// The last cycle left records to pack: the next one need not wait.
+    unfinished: bool,
     /// The last cycle failed, and that was said.
     failing: bool,
     effects: Vec<StoreJob>,
@@ -125,6 +127,7 @@ impl Upkeep {
             dead: Vec::new(),
             jobs: 0,
             retry_at_ms: 0,
+            unfinished: false,
             failing: false,
             effects: Vec::new(),
         }
@@ -174,9 +177,10 @@ impl<B: BatchBuffer> Engine<B> {
         effects.extend(self.upkeep.effects.drain(..).map(Effect::Store));
     }
 
-    /// No store job is under way: the shard's files may be opened anew.
-    pub fn store_is_idle(&self) -> bool {
-        self.upkeep.jobs == 0
+    /// Nothing is asked of the shard's files, nor will be once the log is
+    /// latched: they may be opened anew.
+    pub fn files_are_idle(&self) -> bool {
+        self.log.is_idle() && self.upkeep.jobs == 0 && !self.reads.is_reading()
     }
 
     fn begin_cycle(&mut self) -> Phase {
@@ -194,9 +198,10 @@ impl<B: BatchBuffer> Engine<B> {
             .max(self.log.geometry().segment_bytes())
             .max(self.upkeep.body_bytes * LOG_BYTES_PER_CHECKPOINT_BYTE);
         let full = self.disk_full && grown > 0;
-        if grown < step && !full {
+        if grown < step && !full && !self.upkeep.unfinished {
             return Phase::Idle;
         }
+        self.upkeep.unfinished = false;
         if full {
             self.upkeep.retry_at_ms = self.server_ms + PAUSE_MS;
         }
