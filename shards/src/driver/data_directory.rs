@@ -205,7 +205,7 @@ fn take_lock(path: &Path) -> Result<File, DirectoryError> {
 }
 
 /// The process that the text of a lock file names.
-fn process_in(mut lock: &File) -> Option<u32> {
+fn process_in(lock: &File) -> Option<u32> {
     let mut text = String::new();
     lock.take(32).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
