@@ -28,7 +28,7 @@ const FORMAT: u32 = 1;
 const CREATING: &str = "creating";
 /// Longest identity file that is read.
 const MAX_IDENTITY_BYTES: u64 = 64 << 10;
-/// A look from outside holds the lock for a moment (`tidegate log`): that is
+/// A look from outside holds the lock for a moment ([`running_server`]): that is
 /// waited out, this often and this long.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
@@ -202,6 +202,38 @@ fn take_lock(path: &Path) -> Result<File, DirectoryError> {
         .write_all_at(text.as_bytes(), 0)
         .and_then(|()| lock.set_len(text.len() as u64));
     Ok(lock)
+}
+
+/// A server that runs on a data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunningServer {
+    /// As the lock file says; `None` when it does not.
+    pub process: Option<u32>,
+}
+
+/// The server that uses the directory now, if one does. Takes the lock for a
+/// moment, shared, which a server that starts meanwhile waits out.
+///
+/// # Errors
+/// The lock file cannot be read.
+pub fn running_server(path: &Path) -> io::Result<Option<RunningServer>> {
+    let lock = match File::open(path.join("lock")) {
+        Ok(lock) => lock,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(None),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(Some(RunningServer {
+            process: process_in(&lock),
+        })),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
 }
 
 /// The process that the text of a lock file names.
@@ -381,7 +413,11 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+        let process = Some(ours);
+        let running = running_server(dir.path()).unwrap();
+        assert_eq!(running, Some(RunningServer { process }));
         drop(held);
+        assert_eq!(running_server(dir.path()).unwrap(), None);
         let left = fs::read_to_string(dir.path().join("lock")).unwrap();
         assert_eq!(left, "", "a server that ended names no process");
     }
