@@ -321,6 +321,7 @@ impl Bringup {
         }
         let notice = Notice::Recovered {
             text: report.to_string(),
+            at_rest: report.at_rest,
         };
         // The receiver is gone only when the process ends.
         let _ = self.reports.send(Report::Notice {

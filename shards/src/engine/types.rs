@@ -193,8 +193,9 @@ pub enum Effect<B> {
 pub enum Notice {
     /// Every group leads and serves.
     Serving,
-    /// What opening the log found and did.
-    Recovered { text: String },
+    /// What opening the log found and did; `at_rest` as
+    /// [`crate::log::RecoveryReport::at_rest`] has it.
+    Recovered { text: String, at_rest: bool },
     /// The log is latched.
     Latched { cause: String },
     /// A new generation began; what was at or above `first_lost` is gone.
