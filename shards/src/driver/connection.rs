@@ -7,7 +7,7 @@ use futures_lite::{future, AsyncReadExt, AsyncWriteExt};
 use glommio::{net::TcpStream, timer::Timer};
 use wire::{
     error::{ErrorCode, WireError},
-    frame::{FrameHeader, HEADER_BYTES},
+    frame::{check_start, FrameHeader, HEADER_BYTES},
     limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
 };
 
@@ -73,7 +73,7 @@ impl Receive {
     fn frame(&self, limit: u32) -> Result<Option<FrameHeader>, WireError> {
         let held = &self.bytes[self.start..self.end];
         let Some((header, rest)) = held.split_first_chunk::<HEADER_BYTES>() else {
-            return Ok(None);
+            return check_start(held).map(|()| None);
         };
         let header = FrameHeader::decode(header, limit)?;
         Ok((rest.len() >= header.length as usize).then_some(header))
