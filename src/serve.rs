@@ -13,7 +13,7 @@ use std::{
 };
 
 use shards::{
-    driver::{Report, Server, ServerOptions},
+    driver::{PeerLimits, Report, Server, ServerOptions},
     log::{LogOptions, SyncMethod},
 };
 use signal_hook::{
@@ -115,6 +115,10 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
         },
         window_bytes: options.window_bytes,
         max_connections: options.max_connections,
+        peers: PeerLimits {
+            heartbeat: options.heartbeat,
+            frame_deadline: options.frame_deadline,
+        },
         io_memory: usize::try_from(options.io_memory_bytes).unwrap_or(usize::MAX),
         read_cache_bytes: READ_CACHE_BYTES,
         pin_cores: options.pin_cores,

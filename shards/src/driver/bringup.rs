@@ -23,6 +23,7 @@ use super::{
     helper::Helper,
     machine,
     mailbox::{Outbox, Receiver, Sender},
+    peer_watch::PeerLimits,
     segments::Segments,
     shard::{Crowd, Report, Shard, ShardParts},
 };
@@ -148,6 +149,7 @@ pub(super) struct Bringup {
     pub log: LogOptions,
     pub clean: Arc<CleanMarkers>,
     pub listen: SocketAddr,
+    pub peers: PeerLimits,
     pub senders: Vec<Sender>,
     pub mail: Receiver,
     pub helper: Helper,
@@ -235,6 +237,7 @@ impl Bringup {
             reports: self.reports.clone(),
             crowd: self.crowd.clone(),
             listen: self.listen,
+            peers: self.peers,
             clean: self.clean.clone(),
             prepare: {
                 let pace = Pace {

@@ -20,6 +20,7 @@ use super::{
     helper::Helper,
     machine::{self, MachineError},
     mailbox::{mailboxes, Letter, Sender},
+    peer_watch::PeerLimits,
     shard::{Crowd, Report},
 };
 use crate::{
@@ -57,6 +58,7 @@ pub struct ServerOptions {
     pub window_bytes: u32,
     /// `None`: as many as descriptors allow.
     pub max_connections: Option<u64>,
+    pub peers: PeerLimits,
     /// glommio's registered memory per shard, in bytes.
     pub io_memory: usize,
     /// Bytes read back from disk that a shard keeps.
@@ -287,6 +289,7 @@ impl Launch<'_> {
                 },
                 clean: self.clean.clone(),
                 listen: self.address,
+                peers: self.options.peers,
                 senders: senders.clone(),
                 mail,
                 helper: helper.clone(),
