@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write,
+    time::{Duration, Instant},
 };
 
 use shards::engine::Notice;
@@ -17,6 +18,10 @@ use crate::config::LogLevel;
 
 /// Queues whose losses are named one by one.
 const MAX_LOSS_LINES: usize = 20;
+/// A start is not talked about before it has lasted so long, and then once in
+/// so long.
+const QUIET_START: Duration = Duration::from_secs(2);
+const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// Partitions named on such a line.
 const MAX_LOSS_PARTITIONS: usize = 8;
 
@@ -34,6 +39,40 @@ pub struct Lines {
     /// had come to rest.
     opening: BTreeMap<u16, bool>,
     losses: BTreeMap<u16, Vec<Loss>>,
+    progress: Progress,
+}
+
+/// How far the shards' logs were read back, together.
+#[derive(Default)]
+struct Progress {
+    /// Per shard: bytes read, and how many there may be.
+    shards: BTreeMap<u16, (u64, u64)>,
+    began: Option<Instant>,
+    said: Option<Instant>,
+}
+
+impl Progress {
+    /// A line, when it is time for one: after the first [`QUIET_START`] one
+    /// per [`PROGRESS_PAUSE`].
+    fn note(&mut self, now: Instant, shard: u16, bytes: (u64, u64)) -> Option<String> {
+        self.shards.insert(shard, bytes);
+        let began = *self.began.get_or_insert(now);
+        let quiet = now.duration_since(began) < QUIET_START;
+        let said = self
+            .said
+            .is_some_and(|said| now.duration_since(said) < PROGRESS_PAUSE);
+        if quiet || said {
+            return None;
+        }
+        self.said = Some(now);
+        let done: u64 = self.shards.values().map(|(done, _)| done).sum();
+        let most: u64 = self.shards.values().map(|(_, most)| most).sum();
+        Some(format!(
+            "reading the log back: {} MiB of at most {} MiB",
+            done >> 20,
+            most >> 20
+        ))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +92,7 @@ impl Lines {
             starting: true,
             opening: BTreeMap::new(),
             losses: BTreeMap::new(),
+            progress: Progress::default(),
         }
     }
 
@@ -77,6 +117,19 @@ impl Lines {
             }),
             _ => {}
         }
+        if let Notice::Replaying {
+            done_bytes,
+            most_bytes,
+        } = notice
+        {
+            let line = self
+                .progress
+                .note(Instant::now(), shard, (*done_bytes, *most_bytes));
+            if let Some(line) = line {
+                self.line(LogLevel::Info, &line);
+            }
+            return;
+        }
         if let Some((level, text)) = describe(notice) {
             if !(self.starting && matches!(notice, Notice::Serving)) {
                 self.line(level, &format!("shard {shard}: {text}"));
@@ -86,6 +139,7 @@ impl Lines {
         if !self.starting && !waits {
             self.tell_losses();
             self.opening.remove(&shard);
+            self.progress = Progress::default();
         }
     }
 
@@ -94,6 +148,12 @@ impl Lines {
         self.starting = false;
         self.tell_losses();
         self.opening.clear();
+        self.progress = Progress::default();
+    }
+
+    /// Something that does not belong to a shard.
+    pub fn warning(&self, text: &str) {
+        self.line(LogLevel::Warn, text);
     }
 
     fn tell_losses(&mut self) {
@@ -189,7 +249,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{ending}")
 }
 
-/// The line for a notice; none for losses, which are gathered.
+/// The line for a notice; none for what is gathered.
 fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
     let line = match notice {
         Notice::Serving => (LogLevel::Info, "serves again".to_owned()),
@@ -198,7 +258,7 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             LogLevel::Error,
             format!("{cause}; nothing is confirmed until the log is reopened, which is tried by itself"),
         ),
-        Notice::Loss { .. } => return None,
+        Notice::Loss { .. } | Notice::Replaying { .. } => return None,
         Notice::BadRecord { queue_id, partition, offset } => (
             LogLevel::Error,
             format!("the record at offset {offset} of queue id {queue_id} partition {partition} does not verify on disk; its neighbours are served"),
@@ -238,6 +298,26 @@ mod tests {
         );
         assert!(lines[MAX_LOSS_LINES].contains("and 5 more queues"));
         assert_eq!(loss_lines((0..20).map(|q| loss(q, 0)).collect()).len(), 20);
+    }
+
+    #[test]
+    fn a_long_start_is_one_line_a_second_for_all_shards_and_a_short_one_none() {
+        let begin = Instant::now();
+        let mut progress = Progress::default();
+        let mut lines = Vec::new();
+        for quarter in 0..=20_u64 {
+            let now = begin + Duration::from_millis(250 * quarter);
+            for shard in [0, 1] {
+                let line = progress.note(now, shard, (quarter << 20, 64 << 20));
+                lines.extend(line.map(|line| (quarter, line)));
+            }
+        }
+        let at: Vec<u64> = lines.iter().map(|(quarter, _)| *quarter).collect();
+        assert_eq!(at, [8, 12, 16, 20]);
+        assert!(
+            lines[3].1.ends_with("39 MiB of at most 128 MiB"),
+            "{lines:?}"
+        );
     }
 
     #[test]

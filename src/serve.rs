@@ -51,6 +51,9 @@ pub fn run(options: ServeOptions) -> ExitCode {
     };
     SERVING.store(true, Ordering::Relaxed);
     lines.started();
+    if let Some(warning) = &server.warning {
+        lines.warning(warning);
+    }
     greet(&options, &server);
     let failed = watch(&server, &signals, &mut lines);
     if let Some(reason) = failed {

@@ -252,6 +252,12 @@ pub fn shard_directory(data: &Path, shard: u16) -> PathBuf {
     data.join(format!("shard-{shard:02}"))
 }
 
+/// How many shards the directory has, if it is made and can be read.
+pub fn stored_shards(path: &Path) -> Option<u16> {
+    let identity = read_identity(path).ok().flatten();
+    identity.map(|identity| identity.place.shards)
+}
+
 fn check_file_system(path: &Path) -> Result<(), DirectoryError> {
     let kind = statfs(path)
         .map_err(|error| DirectoryError::Create {

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::{
     bringup::{self, Bringup},
-    data_directory::{random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
+    data_directory::{self, random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
     device_probe::{self, DeviceProbe},
     fs_disk::FsDisk,
     helper::Helper,
@@ -103,6 +103,8 @@ pub struct Server {
     /// What the device probe found in the data directory.
     pub probe: DeviceProbe,
     pub sync_method: SyncMethod,
+    /// Something about the machine that the user should know.
+    pub warning: Option<String>,
     mail: Vec<Sender>,
     reports: flume::Receiver<Report>,
     directory: DataDirectory,
@@ -127,6 +129,9 @@ impl Server {
             shards: options.shards.unwrap_or(cores),
             data_groups: options.data_groups,
         };
+        // Before a new directory fixes the number of shards.
+        let shards = data_directory::stored_shards(&options.data).unwrap_or(new.shards);
+        let warning = machine::check_memory(options.io_memory as u64, shards)?;
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
         let probe = FsDisk::open(directory.path())
@@ -151,6 +156,7 @@ impl Server {
             created: directory.created,
             probe,
             sync_method,
+            warning,
             mail,
             reports,
             directory,
