@@ -28,7 +28,7 @@ use crate::{
     log::{LogOptions, SyncMethod},
 };
 
-/// A start that is not serving by then has hung: say so.
+/// A start that neither serves nor reads a log for so long has hung: say so.
 const START_PATIENCE: Duration = Duration::from_secs(600);
 /// A drain gives up after this.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
@@ -186,36 +186,44 @@ impl Server {
     }
 
     fn await_serving(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<(), StartError> {
-        let deadline = Instant::now() + START_PATIENCE;
-        let mut serving = 0;
-        while serving < self.mail.len() {
-            match self.reports.recv_deadline(deadline) {
-                Ok(Report::Notice {
-                    notice: Notice::Serving,
-                    ..
-                }) => serving += 1,
-                Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
-                Ok(Report::Failed { shard, reason }) => {
-                    return Err(StartError::Shard { shard, reason })
-                }
-                Ok(Report::Drained { .. } | Report::Listening { .. }) => {}
-                Err(_) => return Err(StartError::Slow),
-            }
-        }
+        self.await_each(tell, |report| {
+            let notice = match report {
+                Report::Notice { notice, .. } => Some(notice),
+                _ => None,
+            };
+            notice == Some(&Notice::Serving)
+        })?;
         for sender in &self.mail {
             // The shard is alive: it just reported.
             let _ = sender.send(Letter::Accept);
         }
-        let mut listening = 0;
-        while listening < self.mail.len() {
-            match self.reports.recv_deadline(deadline) {
-                Ok(Report::Listening { .. }) => listening += 1,
-                Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
-                Ok(Report::Failed { shard, reason }) => {
-                    return Err(StartError::Shard { shard, reason })
+        self.await_each(tell, |report| matches!(report, Report::Listening { .. }))
+    }
+
+    /// Waits until each shard has reported what `is_it` knows. As long as logs
+    /// are read back, however large, the start has not hung.
+    fn await_each(
+        &self,
+        tell: &mut dyn FnMut(u16, &Notice),
+        is_it: impl Fn(&Report) -> bool,
+    ) -> Result<(), StartError> {
+        let mut deadline = Instant::now() + START_PATIENCE;
+        let mut reported = 0;
+        while reported < self.mail.len() {
+            let report = self.reports.recv_deadline(deadline);
+            let report = report.map_err(|_| StartError::Slow)?;
+            reported += usize::from(is_it(&report));
+            match report {
+                Report::Notice { shard, notice } => {
+                    if matches!(notice, Notice::Replaying { .. }) {
+                        deadline = Instant::now() + START_PATIENCE;
+                    }
+                    tell(shard, &notice);
                 }
-                Ok(Report::Drained { .. }) => {}
-                Err(_) => return Err(StartError::Slow),
+                Report::Failed { shard, reason } => {
+                    return Err(StartError::Shard { shard, reason });
+                }
+                Report::Drained { .. } | Report::Listening { .. } => {}
             }
         }
         Ok(())
