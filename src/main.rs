@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod notices;
 mod serve;
 
 use std::process::ExitCode;

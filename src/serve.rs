@@ -13,8 +13,7 @@ use std::{
 };
 
 use shards::{
-    driver::{Report, Server, ServerOptions},
-    engine::Notice,
+    driver::{PeerLimits, Report, Server, ServerOptions},
     log::{LogOptions, SyncMethod},
 };
 use signal_hook::{
@@ -22,7 +21,10 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::config::{LogLevel, ServeOptions, SyncChoice};
+use crate::{
+    config::{ServeOptions, SyncChoice},
+    notices::{complain, Lines},
+};
 
 /// The start is done: from here on a signal drains.
 static SERVING: AtomicBool = AtomicBool::new(false);
@@ -39,9 +41,7 @@ pub fn run(options: ServeOptions) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(&format!("cannot watch signals: {error}")),
     };
-    let lines = Lines {
-        level: options.log_level,
-    };
+    let mut lines = Lines::new(options.log_level);
     let started = Server::start(driver_options(&options), &mut |shard, notice| {
         lines.notice(shard, notice);
     });
@@ -50,18 +50,16 @@ pub fn run(options: ServeOptions) -> ExitCode {
         Err(error) => return fail(&error.to_string()),
     };
     SERVING.store(true, Ordering::Relaxed);
+    lines.started();
+    if let Some(warning) = &server.warning {
+        lines.warning(warning);
+    }
     greet(&options, &server);
-    let failed = watch(&server, &signals, &lines);
+    let failed = watch(&server, &signals, &mut lines);
     if let Some(reason) = failed {
         return fail(&reason);
     }
-    drain(server, &signals, &lines)
-}
-
-/// A line for the operator. Standard error that nobody reads any more is no
-/// reason to stop serving.
-fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    drain(server, &signals, &mut lines)
 }
 
 fn fail(reason: &str) -> ExitCode {
@@ -120,6 +118,10 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
         },
         window_bytes: options.window_bytes,
         max_connections: options.max_connections,
+        peers: PeerLimits {
+            heartbeat: options.heartbeat,
+            frame_deadline: options.frame_deadline,
+        },
         io_memory: usize::try_from(options.io_memory_bytes).unwrap_or(usize::MAX),
         read_cache_bytes: READ_CACHE_BYTES,
         pin_cores: options.pin_cores,
@@ -158,7 +160,7 @@ fn greet(options: &ServeOptions, server: &Server) {
 }
 
 /// Prints what the shards report, until a signal or a shard that cannot go on.
-fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &Lines) -> Option<String> {
+fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> Option<String> {
     enum Next {
         Report(Report),
         Signal,
@@ -181,7 +183,7 @@ fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &Lines) -> Opti
     }
 }
 
-fn drain(server: Server, signals: &flume::Receiver<i32>, lines: &Lines) -> ExitCode {
+fn drain(server: Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> ExitCode {
     complain("tidegate: draining; a second signal stops at once");
     let signals = signals.clone();
     // Detached: it ends with the process.
@@ -200,47 +202,5 @@ fn drain(server: Server, signals: &flume::Receiver<i32>, lines: &Lines) -> ExitC
         }
         Ok(false) => fail("stopped without a clean marker: a shard did not come to rest in time; the next start recovers"),
         Err(error) => fail(&format!("stopped, but the clean marker could not be written: {error}; the next start recovers")),
-    }
-}
-
-/// Lines for an operator, on standard error.
-struct Lines {
-    level: LogLevel,
-}
-
-impl Lines {
-    fn notice(&self, shard: u16, notice: &Notice) {
-        let (level, text) = describe(notice);
-        if level <= self.level {
-            complain(&format!("tidegate: shard {shard}: {text}"));
-        }
-    }
-}
-
-fn describe(notice: &Notice) -> (LogLevel, String) {
-    match notice {
-        Notice::Serving => (LogLevel::Info, "serves again".to_owned()),
-        Notice::Recovered { text } => (LogLevel::Info, text.clone()),
-        Notice::Latched { cause } => (
-            LogLevel::Error,
-            format!("{cause}; nothing is confirmed until the log is reopened, which is tried by itself"),
-        ),
-        Notice::Loss { queue, queue_id, partition, generation, first_lost } => (
-            LogLevel::Warn,
-            format!(
-                "queue {queue:?} (id {queue_id}) partition {partition} begins generation {}: every offset of generation {generation} at or above {first_lost} is gone, every one below is present",
-                generation + 1
-            ),
-        ),
-        Notice::BadRecord { queue_id, partition, offset } => (
-            LogLevel::Error,
-            format!("the record at offset {offset} of queue id {queue_id} partition {partition} does not verify on disk; its neighbours are served"),
-        ),
-        Notice::DiskFull(true) => (
-            LogLevel::Error,
-            "the disk has no room for another log segment; publishes are refused until there is".to_owned(),
-        ),
-        Notice::DiskFull(false) => (LogLevel::Info, "the disk has room again".to_owned()),
-        Notice::Problem(text) => (LogLevel::Warn, text.clone()),
     }
 }

@@ -9,6 +9,7 @@ use super::{
     describe::FrontiersJson,
     failure::Failure,
     output::Output,
+    patience::Patience,
     queue::parse_positive,
     session::{self, default_server},
 };
@@ -54,8 +55,9 @@ async fn barrier(
     name: String,
     deadline: Duration,
 ) -> Result<(), Failure> {
-    let reached = client
-        .barrier(&name, deadline)
+    let patience = Patience::within(deadline);
+    let reached = patience
+        .ask(|| client.barrier(&name, patience.left().unwrap_or(deadline)))
         .await
         .map_err(|error| Failure::request("wait for a barrier in queue", &name, error))?;
     for frontiers in &reached {

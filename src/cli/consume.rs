@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, process::ExitCode, time::Duration};
 
 use argh::FromArgs;
-use client::{Client, Delivery, SettleConfirm, SubscribeOptions, Subscription};
+use client::{Client, Delivery, SettleConfirm, SettleError, SubscribeOptions, Subscription};
 use serde::Serialize;
 use tokio::{
     signal::unix::{signal, Signal, SignalKind},
@@ -14,6 +14,7 @@ use super::{
     describe::{headers_json, plural, Bytes, HeaderJson},
     failure::Failure,
     output::Output,
+    patience::Patience,
     session::{self, default_server},
 };
 use crate::config::parse_duration;
@@ -97,8 +98,8 @@ async fn consume(client: Client, mut out: Output, args: Consume) -> Result<(), F
         ..SubscribeOptions::default()
     };
     let mut signals = Signals::new()?;
-    let subscription = client
-        .subscribe_with(&args.name, options)
+    let subscription = Patience::new()
+        .ask(|| client.subscribe_with(&args.name, options))
         .await
         .map_err(|error| Failure::request("consume from queue", &args.name, error))?;
     let mut run = Run {
@@ -106,6 +107,7 @@ async fn consume(client: Client, mut out: Output, args: Consume) -> Result<(), F
         subscription,
         acks: VecDeque::new(),
         problems: 0,
+        unconfirmed: Unconfirmed::default(),
         connected: true,
         wait: args.wait.map(|wait| wait.max(SHORTEST_WAIT)),
         ack: !args.no_ack,
@@ -114,15 +116,12 @@ async fn consume(client: Client, mut out: Output, args: Consume) -> Result<(), F
     while let Some(ack) = run.acks.pop_front() {
         run.settled(ack).await;
     }
+    let (verdict, unconfirmed) = (run.verdict(), run.unconfirmed.line());
     run.subscription.close(CLOSE_TIMEOUT).await;
-    ended?;
-    match run.problems {
-        0 => Ok(()),
-        problems => Err(Failure::Other(format!(
-            "{} met a problem named above",
-            plural(problems, "record")
-        ))),
+    if let (Err(_), Some(line)) = (&ended, unconfirmed) {
+        eprintln!("tidegate: {line}");
     }
+    ended.and(verdict)
 }
 
 struct Signals {
@@ -146,11 +145,42 @@ impl Signals {
     }
 }
 
+/// Acknowledgements that were not confirmed: one line for all of them.
+#[derive(Debug, Default)]
+struct Unconfirmed {
+    count: u64,
+    /// Why the first was not.
+    first: String,
+}
+
+impl Unconfirmed {
+    fn add(&mut self, error: &SettleError) {
+        if self.count == 0 {
+            self.first = error.to_string();
+        }
+        self.count += 1;
+    }
+
+    fn line(&self) -> Option<String> {
+        let first = &self.first;
+        match self.count {
+            0 => None,
+            1 => Some(format!(
+                "1 acknowledgement was not confirmed, so its record may come again: {first}"
+            )),
+            count => Some(format!(
+                "{count} acknowledgements were not confirmed, so their records may come again; the first: {first}"
+            )),
+        }
+    }
+}
+
 struct Run {
     client: Client,
     subscription: Subscription,
     acks: VecDeque<SettleConfirm>,
     problems: u64,
+    unconfirmed: Unconfirmed,
     connected: bool,
     wait: Option<Duration>,
     ack: bool,
@@ -211,10 +241,21 @@ impl Run {
 
     async fn settled(&mut self, ack: SettleConfirm) {
         if let Err(error) = ack.await {
-            self.problem(&format!(
-                "an acknowledgement was not confirmed, so its record may come again: {error}"
-            ));
+            self.unconfirmed.add(&error);
         }
+    }
+
+    /// What the command as a whole came to.
+    fn verdict(&self) -> Result<(), Failure> {
+        let named = (self.problems > 0).then(|| {
+            let records = plural(self.problems, "record");
+            format!("{records} met a problem named above")
+        });
+        let parts: Vec<String> = named.into_iter().chain(self.unconfirmed.line()).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Other(parts.join("; ")))
     }
 
     fn problem(&mut self, text: &str) {

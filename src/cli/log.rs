@@ -9,13 +9,12 @@ use std::{
 use argh::FromArgs;
 use serde::Serialize;
 use shards::{
-    driver::offline::{inspect_directory, OfflineError},
+    driver::offline::{inspect_directory, running_server, OfflineError, RunningServer},
     log::{Inspected, Inspection},
 };
 use thiserror::Error;
 
-/// Look at the logs of a data directory. Reads only, takes no lock: of a
-/// running server's directory it shows some recent moment.
+/// Look at the logs of a data directory. Reads only.
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "log", help_triggers("-h", "--help"))]
 pub struct Log {
@@ -31,7 +30,8 @@ enum Action {
 }
 
 /// Walk the segments of each log and print every batch, then what the log is
-/// known to hold and what recovery would do.
+/// known to hold and what recovery would do. Of a running server's directory
+/// it shows some recent moment, and says so.
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "inspect", help_triggers("-h", "--help"))]
 struct Inspect {
@@ -45,7 +45,8 @@ struct Inspect {
 }
 
 /// Check every checksum of each log and say what recovery would do. Exit code
-/// 1 when durable bytes are damaged or cannot be read.
+/// 1 when durable bytes are damaged or cannot be read, and while a server uses
+/// the directory: nothing is certain of a log that is being written.
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "verify", help_triggers("-h", "--help"))]
 struct Verify {
@@ -66,6 +67,10 @@ enum LogError {
     Output(io::Error),
     #[error("{0} holds no log yet; a server makes them when it first starts")]
     NoLogs(String),
+    #[error("a server{} uses {dir}, so its logs go on while they are read and no verdict would hold; stop it first, or look at them with `tidegate log inspect`", named(.server))]
+    Running { dir: String, server: RunningServer },
+    #[error("cannot tell whether a server uses {dir}: {source}")]
+    Lock { dir: String, source: io::Error },
     #[error("durable bytes are damaged or cannot be read; the lines above name the places, and a start of the server keeps what verifies")]
     Damaged,
 }
@@ -73,11 +78,8 @@ enum LogError {
 impl Log {
     pub fn run(self) -> ExitCode {
         let result = match self.action {
-            Action::Inspect(args) => look(&args.dir, args.json, true).map(drop),
-            Action::Verify(args) => match look(&args.dir, args.json, false) {
-                Ok(false) => Err(LogError::Damaged),
-                other => other.map(drop),
-            },
+            Action::Inspect(args) => inspect(&args),
+            Action::Verify(args) => verify(&args),
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,
@@ -89,8 +91,67 @@ impl Log {
     }
 }
 
+fn inspect(args: &Inspect) -> Result<(), LogError> {
+    let server = server_of(&args.dir)?;
+    if let Some(server) = &server {
+        eprintln!(
+            "tidegate: a server{} uses {}: this is a recent moment of its logs; their ends may still move, and until it stops they look like logs that were not stopped cleanly",
+            named(server),
+            args.dir.display()
+        );
+    }
+    let what = What {
+        batches: true,
+        running: server.is_some(),
+    };
+    look(&args.dir, args.json, what).map(drop)
+}
+
+fn verify(args: &Verify) -> Result<(), LogError> {
+    let refuse_running = || match server_of(&args.dir)? {
+        Some(server) => Err(LogError::Running {
+            dir: args.dir.display().to_string(),
+            server,
+        }),
+        None => Ok(()),
+    };
+    refuse_running()?;
+    let what = What {
+        batches: false,
+        running: false,
+    };
+    let sound = look(&args.dir, args.json, what)?;
+    // One that started meanwhile spoils the verdict.
+    refuse_running()?;
+    if sound {
+        Ok(())
+    } else {
+        Err(LogError::Damaged)
+    }
+}
+
+fn server_of(dir: &Path) -> Result<Option<RunningServer>, LogError> {
+    running_server(dir).map_err(|source| LogError::Lock {
+        dir: dir.display().to_string(),
+        source,
+    })
+}
+
+fn named(server: &RunningServer) -> String {
+    let process = server.process;
+    process.map_or_else(String::new, |process| format!(" (process {process})"))
+}
+
+/// What of the logs is shown.
+#[derive(Debug, Clone, Copy)]
+struct What {
+    batches: bool,
+    /// A server uses the directory.
+    running: bool,
+}
+
 /// Prints the logs of `dir`; true when all of them are sound.
-fn look(dir: &Path, json: bool, batches: bool) -> Result<bool, LogError> {
+fn look(dir: &Path, json: bool, what: What) -> Result<bool, LogError> {
     let mut sound = true;
     let mut logs = 0;
     let out = BufWriter::with_capacity(64 * 1024, io::stdout().lock());
@@ -98,12 +159,13 @@ fn look(dir: &Path, json: bool, batches: bool) -> Result<bool, LogError> {
     let out = std::cell::RefCell::new(Printer {
         out,
         json,
+        running: what.running,
         failed: None,
     });
     inspect_directory(
         dir,
         &mut |shard, item| {
-            if batches {
+            if what.batches {
                 out.borrow_mut().batch(shard, &item);
             }
         },
@@ -123,6 +185,7 @@ fn look(dir: &Path, json: bool, batches: bool) -> Result<bool, LogError> {
 struct Printer<W> {
     out: W,
     json: bool,
+    running: bool,
     failed: Option<io::Error>,
 }
 
@@ -137,7 +200,7 @@ impl<W: Write> Printer<W> {
 
     fn log(&mut self, shard: u16, inspection: &Inspection) {
         if self.json {
-            self.object(&LogJson::new(shard, inspection));
+            self.object(&LogJson::new(shard, inspection, self.running));
             return;
         }
         self.line(format_args!("shard {shard}: {inspection}"));
@@ -177,7 +240,10 @@ enum BatchJson {
         shard: u16,
         sequence: u64,
         position: u64,
+        /// Padding included.
         bytes: u64,
+        /// Header and body, which the checksums cover.
+        used_bytes: u64,
         epoch: u64,
         fragments: u32,
         durable_next: u64,
@@ -197,6 +263,7 @@ impl BatchJson {
                 sequence: header.sequence,
                 position: header.position.0,
                 bytes: *bytes,
+                used_bytes: header.used_bytes(),
                 epoch: header.epoch,
                 fragments: header.fragments,
                 durable_next: header.durable_next.0,
@@ -229,17 +296,21 @@ struct LogJson {
     known_durable_next: u64,
     end: u64,
     sound: bool,
+    /// A server uses the directory: all of this may have changed since.
+    running: bool,
     stopped_cleanly: bool,
     /// The next start has to take what was only written for forgotten.
     amnesiac: bool,
     latched: bool,
     cut: Option<RangeJson>,
     damaged_ranges: u64,
+    /// Batches whose padding, which no checksum covers, is not zero.
+    odd_paddings: u64,
     damaged: Vec<RangeJson>,
 }
 
 impl LogJson {
-    fn new(shard: u16, log: &Inspection) -> Self {
+    fn new(shard: u16, log: &Inspection, running: bool) -> Self {
         LogJson {
             kind: "log",
             shard,
@@ -251,6 +322,7 @@ impl LogJson {
             known_durable_next: log.known_durable_next.0,
             end: log.end.0,
             sound: log.is_sound(),
+            running,
             stopped_cleanly: log.clean_marker.is_some(),
             amnesiac: log.amnesiac,
             latched: log.latched,
@@ -259,6 +331,7 @@ impl LogJson {
                 to: cut.to.0,
             }),
             damaged_ranges: log.damaged_ranges,
+            odd_paddings: log.odd_paddings,
             damaged: log
                 .damaged
                 .iter()

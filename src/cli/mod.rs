@@ -9,6 +9,7 @@ mod describe;
 mod failure;
 mod log;
 mod output;
+mod patience;
 mod publish;
 mod queue;
 mod serve;

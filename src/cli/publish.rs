@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use argh::FromArgs;
-use client::{Client, Confirm, Confirmed, Error, ErrorCode, Publisher, Reason, Record};
+use client::{Batch, Client, Confirm, Confirmed, Error, ErrorCode, Publisher, Reason, Record};
 use serde::Serialize;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -15,6 +15,7 @@ use super::{
     check_name,
     failure::Failure,
     output::Output,
+    patience::Patience,
     queue::parse_positive,
     session::{self, default_server},
 };
@@ -84,14 +85,21 @@ impl Publish {
     }
 }
 
+/// When nothing else is said: the client's own default.
+const DEADLINE: Duration = Duration::from_secs(30);
+
 async fn publish(client: Client, mut out: Output, args: Publish) -> Result<(), Failure> {
-    let failed = |error| Failure::request("publish to queue", &args.name, error);
-    let mut publisher = client.publisher(&args.name).await.map_err(failed)?;
-    publisher = publisher.durable(args.durable);
-    if let Some(deadline) = args.deadline {
-        publisher = publisher.deadline(deadline);
-    }
-    let key = args.key.as_deref().unwrap_or_default().as_bytes();
+    let feeder = Feeder {
+        client: &client,
+        name: &args.name,
+        durable: args.durable,
+        deadline: args.deadline.unwrap_or(DEADLINE),
+        key: args.key.as_deref().unwrap_or_default().as_bytes(),
+    };
+    let publisher = Patience::within(feeder.deadline)
+        .ask(|| feeder.publisher(feeder.deadline))
+        .await
+        .map_err(|error| Failure::request("publish to queue", &args.name, error))?;
     let single = match (&args.record, &args.file) {
         (Some(record), _) => Some(record.clone().into_bytes()),
         (None, Some(path)) => Some(read_file(path).await?),
@@ -103,9 +111,17 @@ async fn publish(client: Client, mut out: Output, args: Publish) -> Result<(), F
         // Owned here, so that the end of the input ends the printing.
         let confirms = confirms;
         match single {
-            Some(payload) => send(&publisher, &confirms, key, &payload).await.map(drop),
-            None => feed_lines(&publisher, &confirms, key, stopped).await,
+            Some(payload) => {
+                let sent = feeder.first(&publisher, 0, &payload).await;
+                // Without a printer nobody learns of it.
+                let _ = confirms.send(sent).await;
+            }
+            None => {
+                let mut lines = Lines::new(stopped);
+                feeder.lines(&publisher, &confirms, &mut lines).await?;
+            }
         }
+        Ok(())
     };
     let (fed, printed) = tokio::join!(feed, print_confirms(&client, &mut out, queue, stop));
     let mut result = printed?;
@@ -116,39 +132,118 @@ async fn publish(client: Client, mut out: Output, args: Publish) -> Result<(), F
     fed
 }
 
-/// Hands one record over; false when nobody prints any more.
-async fn send(
-    publisher: &Publisher,
-    confirms: &mpsc::Sender<Result<Confirm, Error>>,
-    key: &[u8],
-    payload: &[u8],
-) -> Result<bool, Failure> {
-    let sent = publisher.send(Record::new(payload).key(key)).await;
-    let accepted = sent.is_ok();
-    Ok(confirms.send(sent).await.is_ok() && accepted)
+/// A record on its way to the printer.
+enum Sent {
+    Waiting(Confirm),
+    Known(Result<Confirmed, Error>),
 }
 
-/// Each line is a record, without its end; the last one may lack it.
-async fn feed_lines(
-    publisher: &Publisher,
-    confirms: &mpsc::Sender<Result<Confirm, Error>>,
-    key: &[u8],
-    mut stopped: watch::Receiver<bool>,
-) -> Result<(), Failure> {
-    let mut input = BufReader::with_capacity(128 * 1024, tokio::io::stdin());
-    let mut line = Vec::new();
-    let mut number = 0;
-    loop {
-        number += 1;
-        line.clear();
+/// Hands records to the client.
+struct Feeder<'a> {
+    client: &'a Client,
+    name: &'a str,
+    durable: bool,
+    deadline: Duration,
+    key: &'a [u8],
+}
+
+impl Feeder<'_> {
+    async fn publisher(&self, deadline: Duration) -> Result<Publisher, Error> {
+        let publisher = self.client.publisher(self.name).await?;
+        Ok(publisher.durable(self.durable).deadline(deadline))
+    }
+
+    /// Each line is a record. The first of each partition go one by one, since
+    /// their groups may still be starting; what follows is pipelined.
+    async fn lines(
+        &self,
+        publisher: &Publisher,
+        confirms: &mpsc::Sender<Sent>,
+        lines: &mut Lines,
+    ) -> Result<(), Failure> {
+        let first = if self.key.is_empty() {
+            u64::from(publisher.partitions())
+        } else {
+            1
+        };
+        let mut number = 0;
+        while let Some(line) = lines.next().await? {
+            let sent = if number < first {
+                self.first(publisher, number, line).await
+            } else {
+                match publisher.send(Record::new(line).key(self.key)).await {
+                    Ok(confirm) => Sent::Waiting(confirm),
+                    Err(error) => Sent::Known(Err(error)),
+                }
+            };
+            let failed = matches!(sent, Sent::Known(Err(_)));
+            // Without a printer nobody learns of more.
+            if confirms.send(sent).await.is_err() || failed {
+                return Ok(());
+            }
+            number += 1;
+        }
+        Ok(())
+    }
+
+    /// Publishes the `number`th record and awaits its confirm; again while
+    /// its group is starting.
+    async fn first(&self, publisher: &Publisher, number: u64, payload: &[u8]) -> Sent {
+        let partition = if self.key.is_empty() {
+            (number % u64::from(publisher.partitions().max(1))) as u16
+        } else {
+            publisher.partition_of(self.key)
+        };
+        let patience = Patience::within(self.deadline);
+        let outcome = patience.ask(|| self.once(partition, payload, patience.left()));
+        Sent::Known(outcome.await)
+    }
+
+    async fn once(
+        &self,
+        partition: u16,
+        payload: &[u8],
+        left: Option<Duration>,
+    ) -> Result<Confirmed, Error> {
+        let mut batch = Batch::new();
+        batch
+            .push(Record::new(payload).key(self.key))
+            .map_err(|error| Error::Failed {
+                reason: Reason::Invalid(error),
+            })?;
+        let publisher = self.publisher(left.unwrap_or(self.deadline)).await?;
+        publisher.send_batch_to(partition, &batch).await?.await
+    }
+}
+
+/// The lines of standard input, until the printer says stop.
+struct Lines {
+    input: BufReader<tokio::io::Stdin>,
+    line: Vec<u8>,
+    number: u64,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Lines {
+    fn new(stopped: watch::Receiver<bool>) -> Self {
+        Lines {
+            input: BufReader::with_capacity(128 * 1024, tokio::io::stdin()),
+            line: Vec::new(),
+            number: 0,
+            stopped,
+        }
+    }
+
+    /// The next line without its end; the last one may lack it.
+    async fn next(&mut self) -> Result<Option<&[u8]>, Failure> {
+        self.number += 1;
+        self.line.clear();
         let more = tokio::select! {
             biased;
-            _ = stopped.wait_for(|stop| *stop) => return Ok(()),
-            more = read_line(&mut input, &mut line, number) => more?,
+            _ = self.stopped.wait_for(|stop| *stop) => return Ok(None),
+            more = read_line(&mut self.input, &mut self.line, self.number) => more?,
         };
-        if !more || !send(publisher, confirms, key, &line).await? {
-            return Ok(());
-        }
+        Ok(more.then_some(self.line.as_slice()))
     }
 }
 
@@ -271,7 +366,7 @@ impl OutcomeJson {
 async fn print_confirms(
     client: &Client,
     out: &mut Output,
-    mut queue: mpsc::Receiver<Result<Confirm, Error>>,
+    mut queue: mpsc::Receiver<Sent>,
     stop: watch::Sender<bool>,
 ) -> Result<Tally, Failure> {
     let mut tally = Tally::default();
@@ -289,7 +384,8 @@ async fn print_confirms(
         let Some(sent) = sent else { return Ok(tally) };
         number += 1;
         let outcome = match sent {
-            Ok(mut confirm) => {
+            Sent::Known(outcome) => outcome,
+            Sent::Waiting(mut confirm) => {
                 let ready = tokio::select! {
                     biased;
                     outcome = &mut confirm => Some(outcome),
@@ -305,7 +401,6 @@ async fn print_confirms(
                     }
                 }
             }
-            Err(error) => Err(error),
         };
         tally.count(number, &outcome);
         if let Err(error) = &outcome {

@@ -14,6 +14,7 @@ use super::{
     },
     failure::Failure,
     output::Output,
+    patience::Patience,
     session::{self, default_server},
 };
 use crate::config::parse_duration;
@@ -232,8 +233,8 @@ async fn declare(client: Client, mut out: Output, args: Declare) -> Result<(), F
     if let Some(lease) = args.lease {
         options = options.lease(lease);
     }
-    let declared = client
-        .declare(options)
+    let declared = Patience::new()
+        .ask(|| client.declare(options.clone()))
         .await
         .map_err(|error| Failure::request("declare queue", &args.name, error))?;
     if out.json {
@@ -252,7 +253,8 @@ async fn declare(client: Client, mut out: Output, args: Declare) -> Result<(), F
 }
 
 async fn list(client: Client, mut out: Output) -> Result<(), Failure> {
-    let queues = client.list().await.map_err(|error| Failure::Request {
+    let listed = Patience::new().ask(|| client.list()).await;
+    let queues = listed.map_err(|error| Failure::Request {
         what: "cannot list the queues".to_owned(),
         error,
     })?;
@@ -267,8 +269,8 @@ async fn list(client: Client, mut out: Output) -> Result<(), Failure> {
 }
 
 async fn info(client: Client, mut out: Output, name: String) -> Result<(), Failure> {
-    let info = client
-        .info(&name)
+    let info = Patience::new()
+        .ask(|| client.info(&name))
         .await
         .map_err(|error| Failure::request("describe queue", &name, error))?;
     if out.json {
@@ -299,8 +301,8 @@ async fn peek(client: Client, mut out: Output, args: Peek) -> Result<(), Failure
         from_offset: args.from,
         max_records: args.max,
     };
-    let records = client
-        .peek(&args.name, options)
+    let records = Patience::new()
+        .ask(|| client.peek(&args.name, options))
         .await
         .map_err(|error| Failure::request("peek at queue", &args.name, error))?;
     for record in &records {
@@ -341,10 +343,19 @@ struct PurgedJson<'a> {
 }
 
 async fn purge(client: Client, mut out: Output, name: String) -> Result<(), Failure> {
-    let records = client
-        .purge(&name)
+    let failed = |error| Failure::request("purge queue", &name, error);
+    let patience = Patience::new();
+    let queue = patience
+        .ask(|| client.locate(&name))
         .await
-        .map_err(|error| Failure::request("purge queue", &name, error))?;
+        .map_err(failed)?;
+    // What one try purged the next would not count: several partitions are
+    // asked once.
+    let purged = match queue.shards.len() {
+        1 => patience.ask(|| client.purge(&name)).await,
+        _ => client.purge(&name).await,
+    };
+    let records = purged.map_err(failed)?;
     if out.json {
         let object = PurgedJson {
             name: &name,
@@ -369,8 +380,8 @@ struct DeletedJson<'a> {
 }
 
 async fn delete(client: Client, mut out: Output, name: String) -> Result<(), Failure> {
-    let queue_id = client
-        .delete(&name)
+    let queue_id = Patience::new()
+        .ask(|| client.delete(&name))
         .await
         .map_err(|error| Failure::request("delete queue", &name, error))?;
     if out.json {

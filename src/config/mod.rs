@@ -67,6 +67,10 @@ pub struct ServeOptions {
     pub window_bytes: u32,
     /// `None`: as many as descriptors allow.
     pub max_connections: Option<u64>,
+    /// Silence after which a peer is asked whether it is there.
+    pub heartbeat: Duration,
+    /// A begun frame that gets no byte for so long ends its connection.
+    pub frame_deadline: Duration,
     pub log_level: LogLevel,
     /// Memory registered with io_uring per shard, bytes.
     pub io_memory_bytes: u64,
@@ -92,6 +96,8 @@ impl Default for ServeOptions {
             data_groups: 32,
             window_bytes: 16 << 20,
             max_connections: None,
+            heartbeat: Duration::from_secs(10),
+            frame_deadline: Duration::from_secs(60),
             log_level: LogLevel::Info,
             io_memory_bytes: 4 << 20,
             pin_cores: true,
@@ -138,6 +144,8 @@ struct File {
     data_groups: Option<u32>,
     window_size: Option<Size>,
     max_connections: Option<u64>,
+    heartbeat: Option<Interval>,
+    frame_deadline: Option<Interval>,
     log_level: Option<LogLevel>,
     io_memory: Option<Size>,
     pin_cores: Option<bool>,
@@ -192,6 +200,10 @@ impl ServeOptions {
                 u32::try_from(size.0).unwrap_or(u32::MAX)
             }),
             max_connections: file.max_connections,
+            heartbeat: file.heartbeat.map_or(default.heartbeat, |time| time.0),
+            frame_deadline: file
+                .frame_deadline
+                .map_or(default.frame_deadline, |time| time.0),
             log_level: file.log_level.unwrap_or(default.log_level),
             io_memory_bytes: file
                 .io_memory
@@ -227,11 +239,9 @@ impl ServeOptions {
             (1 << 20..=1 << 30).contains(&segment) && segment.is_multiple_of(4096),
             "a multiple of 4KiB from 1MiB to 1GiB",
         )?;
-        let interval = self.background_sync_interval.as_millis();
-        let interval = u64::try_from(interval).unwrap_or(u64::MAX);
         within(
             "background_sync_interval (in ms)",
-            interval,
+            millis(self.background_sync_interval),
             0,
             3_600_000,
             "0 (off) to 1h",
@@ -275,6 +285,20 @@ impl ServeOptions {
         if let Some(connections) = self.max_connections {
             within("max_connections", connections, 1, 1 << 20, "1 to 1048576")?;
         }
+        in_range(
+            "heartbeat (in ms)",
+            millis(self.heartbeat),
+            (4_000..=600_000).contains(&millis(self.heartbeat))
+                && self.heartbeat.subsec_nanos() == 0,
+            "whole seconds from 4s to 10m",
+        )?;
+        within(
+            "frame_deadline (in ms)",
+            millis(self.frame_deadline),
+            100,
+            3_600_000,
+            "100ms to 1h",
+        )?;
         within(
             "io_memory",
             self.io_memory_bytes,
@@ -283,6 +307,10 @@ impl ServeOptions {
             "64KiB to 64MiB",
         )
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn read_file(path: &Path) -> Result<File, ConfigError> {
@@ -353,6 +381,8 @@ mod tests {
             data_groups = 8
             window_size = "128KiB"
             max_connections = 500
+            heartbeat = "5s"
+            frame_deadline = "2s"
             log_level = "debug"
             io_memory = "1MiB"
             pin_cores = false
@@ -374,6 +404,8 @@ mod tests {
             data_groups: 8,
             window_bytes: 128 << 10,
             max_connections: Some(500),
+            heartbeat: Duration::from_secs(5),
+            frame_deadline: Duration::from_secs(2),
             log_level: LogLevel::Debug,
             io_memory_bytes: 1 << 20,
             pin_cores: false,
@@ -452,6 +484,9 @@ mod tests {
             "data_groups = 1",
             "window_size = \"8GiB\"",
             "max_connections = 0",
+            "heartbeat = \"3s\"",
+            "heartbeat = \"4500ms\"",
+            "frame_deadline = \"0\"",
             "io_memory = \"1KiB\"",
         ];
         for text in cases {

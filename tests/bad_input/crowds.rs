@@ -11,6 +11,7 @@ use wire::{
     frame::{FrameHeader, Kind},
     limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
     message::{Deliver, List, Peek, Ping, Settle, SettleItem, ANY_SHARD},
+    vocabulary::Mode,
 };
 
 use crate::rawwire::{await_that, code, frame, hello, Peer, Server};
@@ -209,6 +210,32 @@ fn a_peer_that_never_reads_its_answers_is_bounded_and_blocks_nobody() {
         }
     }
     watcher.ping();
+    server.assert_well();
+}
+
+/// Two heartbeats and more with a full window: a peer that answers is not gone.
+#[test]
+fn a_consumer_that_does_not_read_for_long_is_not_cut() {
+    let mut server = Server::start_with(1, "", &["heartbeat = \"4s\""]);
+    let mut publisher = server.hello();
+    let queue_id = publisher.declare_as("slowly", Mode::Buffered, 1, 3_600_000);
+    let mut slow = server.hello();
+    slow.subscribe(queue_id, 1, u32::MAX);
+    let large = vec![9; 100_000];
+    // More than the sockets hold.
+    for _ in 0..200 {
+        publisher.publish(queue_id, &[&large]);
+    }
+    // The time itself is what is waited for.
+    std::thread::sleep(Duration::from_secs(13));
+    let mut received = 0;
+    while received < 200 {
+        let (_, body) = slow.expect(Kind::Deliver);
+        let deliver = codec::decode::<Deliver>(&body).expect("a delivery");
+        assert!(deliver.deliveries.iter().all(|one| one.attempt == 1));
+        received += deliver.deliveries.len();
+    }
+    slow.ping();
     server.assert_well();
 }
 

@@ -42,6 +42,39 @@ fn garbage_is_answered_with_an_error_and_the_end() {
     server.assert_well();
 }
 
+/// A peer of another protocol may wait for an answer behind a few bytes.
+#[test]
+fn four_foreign_bytes_are_enough_to_be_refused() {
+    let mut server = Server::start();
+    for bytes in [b"PRI ", b"TDGX", &[0; 4]] {
+        let mut before = server.connect();
+        before.raw(bytes);
+        let error = before.refused_and_closed(ErrorCode::Protocol);
+        assert!(error.contains("not a Tidegate frame"), "{error}");
+        let mut after = server.hello();
+        after.raw(bytes);
+        let error = after.refused_and_closed(ErrorCode::Protocol);
+        assert!(error.contains("not a Tidegate frame"), "{error}");
+    }
+    server.assert_well();
+}
+
+#[test]
+fn a_begun_frame_that_gets_no_further_byte_ends_its_connection() {
+    let mut server = Server::start_with(1, "", &["frame_deadline = \"300ms\""]);
+    let mut idle = server.hello();
+    let whole = frame(5, &publish(1, &[b"half"]));
+    for cut in [1, HEADER_BYTES - 1, HEADER_BYTES, whole.len() - 1] {
+        let mut peer = server.hello();
+        peer.raw(&whole[..cut]);
+        let error = peer.refused_and_closed(ErrorCode::Protocol);
+        assert!(error.contains("a frame was begun"), "cut at {cut}: {error}");
+    }
+    // Silence between frames is no fault.
+    idle.ping();
+    server.assert_well();
+}
+
 #[test]
 fn a_truncated_frame_ends_with_its_connection_alone() {
     let mut server = Server::start();

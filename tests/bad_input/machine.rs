@@ -108,6 +108,30 @@ fn refused_in_mounts(before: &str, data: &Path, more: &[&str]) -> String {
     one_sentence(&end.errors)
 }
 
+/// With another `/proc/meminfo` in place of the machine's.
+#[test]
+fn more_registered_memory_than_there_is_is_refused_before_a_directory_is_made() {
+    if !may_mount() {
+        eprintln!("no mounts here: little memory was not tried");
+        return;
+    }
+    let dir = TempDir::new().expect("a directory");
+    let meminfo = dir.path().join("meminfo");
+    fs::write(&meminfo, "MemTotal:          10240 kB\n").expect("written");
+    let before = format!("mount --bind '{}' /proc/meminfo &&", meminfo.display());
+    let data = dir.path().join("data");
+    let sentence = refused_in_mounts(&before, &data, &["--shards", "3"]);
+    says(
+        &sentence,
+        &[
+            "4 MiB for each of 3 shards is 12 MiB",
+            "10 MiB",
+            "lower io_memory",
+        ],
+    );
+    assert!(!data.exists());
+}
+
 #[test]
 fn file_systems_that_do_not_write_in_place_or_directly_are_refused() {
     if Path::new("/dev/shm").exists() {

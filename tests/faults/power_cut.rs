@@ -150,6 +150,72 @@ async fn power_cut_report_with_nothing_lost_still_begins_a_generation() {
     assert_eq!(take_all(&client, "buffered", true).await, (0..20).collect());
 }
 
+/// Batches of each shard's log, the last of which says that it came to rest.
+fn came_to_rest(home: &Home, shards: u16) -> bool {
+    (0..shards).all(|shard| {
+        let batches = batches(&home.data(), shard);
+        batches.last().is_some_and(|last| last.fragments == 0)
+    })
+}
+
+/// Lines about queues or losses.
+fn loss_lines(server: &Server) -> Vec<String> {
+    let mut said = server.errors();
+    said.retain(|line| line.contains("queue"));
+    said
+}
+
+async fn await_lines(server: &Server, count: usize) -> Vec<String> {
+    crate::support::soon("the lines about losses", async {
+        while loss_lines(server).len() < count {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    loss_lines(server)
+}
+
+#[tokio::test]
+async fn a_power_cut_at_rest_is_one_calm_line_and_one_under_load_a_line_per_queue_up_to_twenty() {
+    let mut home = Home::new(2);
+    home.boot(BOOT_A);
+    let server = home.start();
+    let client = server.client().await;
+    for number in 0..25 {
+        let options = DeclareOptions::new(format!("q{number}")).mode(Mode::Buffered);
+        client.declare(options).await.unwrap();
+        publish(&client, &format!("q{number}"), 0, 1).await;
+    }
+    crate::support::soon("the logs to come to rest", async {
+        while !came_to_rest(&home, 2) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    server.kill();
+
+    let mut home = home.with("background_sync_interval = \"0\"");
+    home.boot(BOOT_B);
+    let server = home.start();
+    let said = await_lines(&server, 1).await;
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("no loss was found"), "{said:?}");
+    assert!(said[0].contains("25 partitions of 25 queues"), "{said:?}");
+    assert_eq!(history(&server, "q7"), (2, vec![(1, 1)]));
+
+    let client = server.client().await;
+    for number in 0..25 {
+        publish(&client, &format!("q{number}"), 1, 2).await;
+    }
+    server.kill();
+    home.boot(BOOT_A);
+    let server = home.start();
+    let said = await_lines(&server, 21).await;
+    assert_eq!(said.len(), 21, "{said:#?}");
+    assert!(said[0].contains("begins generation 3"), "{said:#?}");
+    assert!(said[20].contains("and 5 more queues"), "{said:#?}");
+}
+
 #[tokio::test]
 async fn a_clean_stop_and_another_boot_changes_nothing() {
     let mut home = Home::new(2);

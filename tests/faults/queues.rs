@@ -4,8 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use client::{Builder, Client, DeclareOptions, ErrorCode, Mode, Record};
 
+use wire::{
+    codec,
+    frame::Kind,
+    message::{Declare, Declared, Delete},
+};
+
 use crate::support::{
     assert_conserved, await_counts,
+    log_bytes::batches,
+    raw::RawConsumer,
     server::{quick, Home},
     size, soon,
 };
@@ -155,6 +163,64 @@ async fn a_deleted_queue_is_not_resurrected_by_a_restart() {
         .unwrap()
         .unwrap();
     assert_eq!(delivery.payload(), b"new");
+}
+
+#[tokio::test]
+async fn a_redeclare_with_equal_values_adds_nothing_to_the_log() {
+    let home = Home::new(2);
+    let server = home.start();
+    let client = server.client().await;
+    let options = DeclareOptions::new("q")
+        .partitions(3)
+        .lease(std::time::Duration::from_secs(5));
+    let declared = client.declare(options.clone()).await.unwrap();
+    assert!(declared.created);
+    // Group 0 logs in shard 0; at rest nothing else does.
+    soon("the log to come to rest", async {
+        let at_rest = || {
+            let batches = batches(&home.data(), 0);
+            batches.last().is_some_and(|last| last.fragments == 0)
+        };
+        while !at_rest() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let before = batches(&home.data(), 0).len();
+    for _ in 0..10 {
+        for again in [options.clone(), DeclareOptions::new("q")] {
+            let again = client.declare(again).await.unwrap();
+            assert!(!again.created);
+            assert_eq!(again.queue, declared.queue);
+        }
+    }
+    assert_eq!(batches(&home.data(), 0).len(), before);
+}
+
+#[tokio::test]
+async fn a_redeclare_does_not_overtake_the_deletion_in_front_of_it() {
+    let home = Home::new(2);
+    let server = home.start();
+    let mut raw = RawConsumer::connect(&server, 1 << 20).await;
+    let declare = Declare {
+        name: "q".to_owned(),
+        ..Declare::default()
+    };
+    raw.send(|out| codec::encode(out, 2, &declare)).await;
+    for _ in 0..20 {
+        let body = raw.expect(Kind::Declared).await;
+        let declared = codec::decode::<Declared>(&body).unwrap();
+        assert_eq!(declared.created, 1);
+        let delete = Delete {
+            queue_id: declared.queue.queue_id.to_native(),
+            ..Delete::default()
+        };
+        raw.send(|out| {
+            codec::encode(out, 3, &delete)?;
+            codec::encode(out, 4, &declare)
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

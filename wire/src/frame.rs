@@ -90,6 +90,18 @@ pub struct FrameHeader {
     pub correlation: u64,
 }
 
+/// Checks as much of a header as came: a peer that speaks something else is
+/// known by its first four bytes, and may wait for an answer behind them.
+///
+/// # Errors
+/// Bad magic. Anything is good before the fourth byte.
+pub fn check_start(bytes: &[u8]) -> Result<(), WireError> {
+    match bytes.first_chunk::<4>() {
+        Some(found) if *found != MAGIC => Err(WireError::BadMagic { found: *found }),
+        _ => Ok(()),
+    }
+}
+
 impl FrameHeader {
     /// Reads a header. `limit` is the longest body accepted here (a server
     /// passes a small one until hello is done).
@@ -97,10 +109,7 @@ impl FrameHeader {
     /// # Errors
     /// Bad magic, other version, reserved bits, or a length above `limit`.
     pub fn decode(bytes: &[u8; HEADER_BYTES], limit: u32) -> Result<Self, WireError> {
-        let found = [bytes[0], bytes[1], bytes[2], bytes[3]];
-        if found != MAGIC {
-            return Err(WireError::BadMagic { found });
-        }
+        check_start(bytes)?;
         if bytes[4] != VERSION {
             return Err(WireError::Version {
                 found: bytes[4],

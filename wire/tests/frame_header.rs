@@ -3,7 +3,7 @@
 
 use tidegate_wire::{
     error::WireError,
-    frame::{FrameHeader, Kind, HEADER_BYTES, MAGIC, VERSION},
+    frame::{check_start, FrameHeader, Kind, HEADER_BYTES, MAGIC, VERSION},
     limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
 };
 
@@ -24,6 +24,15 @@ fn with_length(length: u32) -> [u8; HEADER_BYTES] {
     let mut bytes = valid();
     bytes[8..12].copy_from_slice(&length.to_le_bytes());
     bytes
+}
+
+#[test]
+fn a_bad_magic_is_known_by_its_fourth_byte() {
+    assert_eq!(check_start(b""), Ok(()));
+    assert_eq!(check_start(b"GET"), Ok(()));
+    assert_eq!(check_start(b"TDGT"), Ok(()));
+    let found = *b"GET ";
+    assert_eq!(check_start(b"GET /"), Err(WireError::BadMagic { found }));
 }
 
 #[test]

@@ -23,6 +23,7 @@ use super::{
     helper::Helper,
     machine,
     mailbox::{Outbox, Receiver, Sender},
+    peer_watch::PeerLimits,
     segments::Segments,
     shard::{Crowd, Report, Shard, ShardParts},
 };
@@ -43,6 +44,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(20);
 const REPLAY_CHUNK_BYTES: usize = 1 << 20;
 /// Chunks on the way.
 const REPLAY_CHUNKS: usize = 4;
+/// Between two words about how far an open has come.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(250);
 /// How often a shard looks for what the opening thread sent.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// First and longest pause between tries to reopen a latched log.
@@ -148,6 +151,7 @@ pub(super) struct Bringup {
     pub log: LogOptions,
     pub clean: Arc<CleanMarkers>,
     pub listen: SocketAddr,
+    pub peers: PeerLimits,
     pub senders: Vec<Sender>,
     pub mail: Receiver,
     pub helper: Helper,
@@ -235,6 +239,7 @@ impl Bringup {
             reports: self.reports.clone(),
             crowd: self.crowd.clone(),
             listen: self.listen,
+            peers: self.peers,
             clean: self.clean.clone(),
             prepare: {
                 let pace = Pace {
@@ -272,6 +277,13 @@ impl Bringup {
             options: self.log.clone(),
             clean: self.clean.clone(),
             latch,
+            progress: Progress {
+                shard: self.config.shard,
+                reports: self.reports.clone(),
+                last: Instant::now(),
+                first_position: None,
+                end: LogPosition(0),
+            },
         };
         std::thread::Builder::new()
             .name(format!("open-{}", self.config.shard))
@@ -321,6 +333,7 @@ impl Bringup {
         }
         let notice = Notice::Recovered {
             text: report.to_string(),
+            at_rest: report.at_rest,
         };
         // The receiver is gone only when the process ends.
         let _ = self.reports.send(Report::Notice {
@@ -445,6 +458,34 @@ struct Opening {
     options: LogOptions,
     clean: Arc<CleanMarkers>,
     latch: Option<LatchRecord>,
+    progress: Progress,
+}
+
+/// Says how far the reading of a log has come.
+struct Progress {
+    shard: u16,
+    reports: flume::Sender<Report>,
+    last: Instant,
+    first_position: Option<LogPosition>,
+    /// Of the segments, spares included.
+    end: LogPosition,
+}
+
+impl Progress {
+    fn note(&mut self, position: LogPosition) {
+        let first = *self.first_position.get_or_insert(position);
+        if self.last.elapsed() < PROGRESS_PAUSE {
+            return;
+        }
+        self.last = Instant::now();
+        let notice = Notice::Replaying {
+            done_bytes: position.0.saturating_sub(first.0),
+            most_bytes: self.end.0.saturating_sub(first.0),
+        };
+        let shard = self.shard;
+        // The receiver is gone only when the process ends.
+        let _ = self.reports.send(Report::Notice { shard, notice });
+    }
 }
 
 impl Opening {
@@ -477,7 +518,11 @@ impl Opening {
         };
         let mut chunk = Vec::new();
         let mut bytes = 0;
+        let mut progress = self.progress;
+        // Without it the lines say less; the open itself will say what is wrong.
+        progress.end = log::segments_end(&disk).unwrap_or(LogPosition(0));
         let mut on_item = |item: log::RecoveredItem<'_>| {
+            progress.note(item.position);
             bytes += item.payload.len() + 128;
             chunk.push(Replayed {
                 header: item.header,

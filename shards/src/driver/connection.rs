@@ -7,17 +7,20 @@ use futures_lite::{future, AsyncReadExt, AsyncWriteExt};
 use glommio::{net::TcpStream, timer::Timer};
 use wire::{
     error::{ErrorCode, WireError},
-    frame::{FrameHeader, HEADER_BYTES},
+    frame::{check_start, FrameHeader, HEADER_BYTES},
     limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
 };
 
-use super::{fd, local_event::LocalEvent, shard::Shard};
+use super::{
+    fd,
+    local_event::LocalEvent,
+    peer_watch::{PeerLimits, Watched},
+    shard::Shard,
+};
 use crate::engine::{error_frame, ConnKey, HelloAnswer};
 
 /// A peer that says nothing or dribbles is cut after this.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
-/// Silence after which a peer is asked whether it is there.
-const HEARTBEAT: Duration = Duration::from_secs(10);
 /// A receive buffer starts here, grows as bytes come, and shrinks again.
 const RECEIVE_START_BYTES: usize = 16 << 10;
 const RECEIVE_STEADY_BYTES: usize = 256 << 10;
@@ -31,8 +34,11 @@ pub(super) struct Socket {
     /// The socket took output: a reader that waited may go on.
     drained: LocalEvent,
     closing: Cell<bool>,
-    /// Descriptor of the writer, to wake the reader by a shutdown.
+    /// Reader or writer has ended, so the other one does.
     gone: Cell<bool>,
+    /// Of the writer's stream, for as long as it has one.
+    pub descriptor: Cell<Option<fd::Lent>>,
+    pub watched: Watched,
 }
 
 impl Socket {
@@ -42,7 +48,14 @@ impl Socket {
             drained: LocalEvent::default(),
             closing: Cell::new(false),
             gone: Cell::new(false),
+            descriptor: Cell::new(None),
+            watched: Watched::default(),
         })
+    }
+
+    /// Nothing more is expected of the peer.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.get() || self.gone.get()
     }
 
     /// Close once the output is flushed.
@@ -73,10 +86,15 @@ impl Receive {
     fn frame(&self, limit: u32) -> Result<Option<FrameHeader>, WireError> {
         let held = &self.bytes[self.start..self.end];
         let Some((header, rest)) = held.split_first_chunk::<HEADER_BYTES>() else {
-            return Ok(None);
+            return check_start(held).map(|()| None);
         };
         let header = FrameHeader::decode(header, limit)?;
         Ok((rest.len() >= header.length as usize).then_some(header))
+    }
+
+    /// A frame has begun and is not whole.
+    fn is_mid_frame(&self) -> bool {
+        self.end > self.start
     }
 
     /// Something can be handled without reading more.
@@ -204,7 +222,7 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream, window_bytes: u32, correlati
     let Ok(writing) = fd::duplicate(&stream) else {
         return;
     };
-    keep_alive(&writing);
+    keep_alive(&writing, &shard.peers());
     let mut writer = fd::adopt(writing);
     let reply = shard.hello.reply(shard.number, correlation);
     if writer.write_all(&reply).await.is_err() {
@@ -220,21 +238,22 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream, window_bytes: u32, correlati
 }
 
 /// A peer that is gone without a word (F51) is noticed within two heartbeats,
-/// and what it held goes back.
-fn keep_alive(socket: &OwnedFd) {
+/// and what it held goes back. See [`super::peer_watch`].
+fn keep_alive(socket: &OwnedFd, limits: &PeerLimits) {
     let socket = socket2::SockRef::from(socket);
     let probes = socket2::TcpKeepalive::new()
-        .with_time(HEARTBEAT)
-        .with_interval(HEARTBEAT / 4)
+        .with_time(limits.heartbeat)
+        .with_interval(limits.heartbeat / 4)
         .with_retries(3);
     // Best effort: an odd socket is still served.
     let _ = socket.set_tcp_keepalive(&probes);
-    let _ = socket.set_tcp_user_timeout(Some(HEARTBEAT * 2));
+    let _ = socket.set_tcp_user_timeout(Some(limits.gone_after()));
 }
 
 /// Reads until the peer closes, breaks the protocol, or is closed.
 async fn read(shard: &Rc<Shard>, conn: ConnKey, mut stream: TcpStream, socket: &Socket) {
     let mut receive = Receive::new();
+    let frame_deadline = shard.peers().frame_deadline;
     let mut budget = READ_BUDGET_BYTES;
     loop {
         loop {
@@ -272,11 +291,39 @@ async fn read(shard: &Rc<Shard>, conn: ConnKey, mut stream: TcpStream, socket: &
         if receive.holds_frame() {
             continue;
         }
-        match receive.fill(&mut stream).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
+        let filled = if receive.is_mid_frame() {
+            fill_within(frame_deadline, &mut receive, &mut stream).await
+        } else {
+            Some(receive.fill(&mut stream).await)
+        };
+        match filled {
+            Some(Ok(0) | Err(_)) => return,
+            Some(Ok(_)) => {}
+            None => {
+                let message = format!(
+                    "a frame was begun and no byte of it came for {} s; the connection is closed",
+                    frame_deadline.as_secs_f32()
+                );
+                shard.protocol_error(conn, ErrorCode::Protocol, &message);
+                return wait_for_close(socket).await;
+            }
         }
     }
+}
+
+/// The same as [`Receive::fill`]; `None` if nothing came in time. The stream
+/// is not to be read any more then.
+async fn fill_within(
+    deadline: Duration,
+    receive: &mut Receive,
+    stream: &mut TcpStream,
+) -> Option<io::Result<usize>> {
+    let filled = async { Some(receive.fill(stream).await) };
+    let late = async {
+        Timer::new(deadline).await;
+        None
+    };
+    future::or(filled, late).await
 }
 
 /// The writer still flushes; it says when it is done.
@@ -289,9 +336,11 @@ async fn wait_for_close(socket: &Socket) {
 /// Sends what the engine gathered, until closed or the peer is gone.
 async fn write(shard: Rc<Shard>, conn: ConnKey, mut stream: TcpStream, socket: Rc<Socket>) {
     let mut bytes = Vec::new();
+    socket.descriptor.set(Some(fd::Lent::of(&stream)));
     'serve: loop {
         socket.output.wait().await;
         while shard.take_output(conn, &mut bytes) {
+            socket.watched.wrote.set(true);
             let sent = stream.write_all(&bytes).await;
             bytes.clear();
             if bytes.capacity() > 4 << 20 {
@@ -312,4 +361,6 @@ async fn write(shard: Rc<Shard>, conn: ConnKey, mut stream: TcpStream, socket: R
     socket.drained.set();
     // Wakes the reader, which may wait for bytes.
     let _ = stream.shutdown(std::net::Shutdown::Both).await;
+    // Taken back before the stream closes it.
+    socket.descriptor.set(None);
 }

@@ -1,7 +1,7 @@
 //! The data directory around the logs: lock, identity, file system.
 //!
 //! ```text
-//! DIR/lock       held by the running server
+//! DIR/lock       held by the running server; its text is that process's id
 //! DIR/identity   what the directory is; written once
 //! DIR/creating   present until every log was made for the first time
 //! DIR/clean      present only after a clean stop
@@ -11,7 +11,10 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use rustix::fs::{flock, statfs, FlockOperation};
@@ -25,6 +28,10 @@ const FORMAT: u32 = 1;
 const CREATING: &str = "creating";
 /// Longest identity file that is read.
 const MAX_IDENTITY_BYTES: u64 = 64 << 10;
+/// A look from outside holds the lock for a moment ([`running_server`]): that is
+/// waited out, this often and this long.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// File systems that write in place, by `statfs` type.
 const IN_PLACE: [(u64, &str); 2] = [(0xEF53, "ext4"), (0x5846_5342, "XFS")];
 
@@ -37,8 +44,12 @@ pub enum DirectoryError {
         "cannot write in the data directory {path}: {source}; check its permissions and free space"
     )]
     Write { path: PathBuf, source: io::Error },
-    #[error("another server uses the data directory {path}; stop it, or choose another directory with --data")]
-    InUse { path: PathBuf },
+    #[error("another server{} uses the data directory {path}; stop it, or choose another directory with --data", named(*process))]
+    InUse {
+        path: PathBuf,
+        /// As the lock file says; `None` when it does not.
+        process: Option<u32>,
+    },
     #[error("{path} holds files but no Tidegate identity; choose an empty directory, or the one this server created")]
     Foreign { path: PathBuf },
     #[error("{path}/identity cannot be understood ({reason}); this directory belongs to another version or is damaged")]
@@ -67,7 +78,14 @@ pub struct DataDirectory {
     /// True when this start created it.
     pub created: bool,
     /// Holds the lock until dropped.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for DataDirectory {
+    fn drop(&mut self) {
+        // Nobody should take the id of a process that ended for a server's.
+        let _ = self.lock.set_len(0);
+    }
 }
 
 /// What a directory is created with.
@@ -101,15 +119,7 @@ impl DataDirectory {
         if foreign {
             return Err(DirectoryError::Foreign { path: at() });
         }
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.join("lock"))
-            .map_err(write)?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(DirectoryError::InUse { path: at() });
-        }
+        let lock = take_lock(path)?;
         let stored = read_identity(path)?;
         let created = stored.is_none();
         let identity = match stored {
@@ -132,7 +142,7 @@ impl DataDirectory {
             path: path.to_owned(),
             identity,
             created,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -163,9 +173,89 @@ impl DataDirectory {
     }
 }
 
+/// Locks the directory for this process, whose id the lock file then says.
+fn take_lock(path: &Path) -> Result<File, DirectoryError> {
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(path.join("lock"))
+        .map_err(|source| DirectoryError::Write {
+            path: path.to_owned(),
+            source,
+        })?;
+    let mut tries = 0;
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        tries += 1;
+        if tries == LOCK_TRIES {
+            return Err(DirectoryError::InUse {
+                path: path.to_owned(),
+                process: process_in(&lock),
+            });
+        }
+        thread::sleep(LOCK_PAUSE);
+    }
+    // For people and scripts; a full disk is no reason not to start.
+    let text = format!("{}\n", std::process::id());
+    let _ = lock
+        .write_all_at(text.as_bytes(), 0)
+        .and_then(|()| lock.set_len(text.len() as u64));
+    Ok(lock)
+}
+
+/// A server that runs on a data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunningServer {
+    /// As the lock file says; `None` when it does not.
+    pub process: Option<u32>,
+}
+
+/// The server that uses the directory now, if one does. Takes the lock for a
+/// moment, shared, which a server that starts meanwhile waits out.
+///
+/// # Errors
+/// The lock file cannot be read.
+pub fn running_server(path: &Path) -> io::Result<Option<RunningServer>> {
+    let lock = match File::open(path.join("lock")) {
+        Ok(lock) => lock,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(None),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(Some(RunningServer {
+            process: process_in(&lock),
+        })),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
+}
+
+/// The process that the text of a lock file names.
+fn process_in(lock: &File) -> Option<u32> {
+    let mut text = String::new();
+    lock.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn named(process: Option<u32>) -> String {
+    process.map_or_else(String::new, |process| format!(" (process {process})"))
+}
+
 /// `DIR/shard-NN`.
 pub fn shard_directory(data: &Path, shard: u16) -> PathBuf {
     data.join(format!("shard-{shard:02}"))
+}
+
+/// How many shards the directory has, if it is made and can be read.
+pub fn stored_shards(path: &Path) -> Option<u16> {
+    let identity = read_identity(path).ok().flatten();
+    identity.map(|identity| identity.place.shards)
 }
 
 fn check_file_system(path: &Path) -> Result<(), DirectoryError> {
@@ -320,11 +410,22 @@ mod tests {
     #[test]
     fn a_second_server_on_the_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let _held = open(dir.path()).unwrap();
-        assert!(matches!(
-            open(dir.path()),
-            Err(DirectoryError::InUse { .. })
-        ));
+        let held = open(dir.path()).unwrap();
+        let ours = std::process::id();
+        match open(dir.path()).map(drop) {
+            Err(error @ DirectoryError::InUse { process, .. }) => {
+                assert_eq!(process, Some(ours));
+                assert!(error.to_string().contains(&format!("process {ours}")));
+            }
+            other => panic!("{other:?}"),
+        }
+        let process = Some(ours);
+        let running = running_server(dir.path()).unwrap();
+        assert_eq!(running, Some(RunningServer { process }));
+        drop(held);
+        assert_eq!(running_server(dir.path()).unwrap(), None);
+        let left = fs::read_to_string(dir.path().join("lock")).unwrap();
+        assert_eq!(left, "", "a server that ended names no process");
     }
 
     #[test]

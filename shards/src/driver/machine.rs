@@ -20,6 +20,76 @@ pub enum MachineError {
     LockedMemory { have: u64 },
     #[error("only {have} files may be open and a server needs {FEWEST_DESCRIPTORS}; raise it with `ulimit -n 1024` or LimitNOFILE=1024")]
     Descriptors { have: u64 },
+    #[error("io_memory of {} for each of {shards} shards is {}, and this machine gives the server {} of memory; lower io_memory, or make a directory with fewer shards", mebibytes(*.each), mebibytes(*.need), mebibytes(*.have))]
+    Memory {
+        each: u64,
+        shards: u16,
+        need: u64,
+        have: u64,
+    },
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// Checks the memory that the executors register at their start. A warning
+/// when it is more than half of what there is.
+///
+/// # Errors
+/// More than there is.
+pub(super) fn check_memory(each: u64, shards: u16) -> Result<Option<String>, MachineError> {
+    match memory() {
+        Some(have) => judge_memory(each, shards, have),
+        None => Ok(None),
+    }
+}
+
+fn judge_memory(each: u64, shards: u16, have: u64) -> Result<Option<String>, MachineError> {
+    let need = each.saturating_mul(shards.into());
+    if need > have {
+        return Err(MachineError::Memory {
+            each,
+            shards,
+            need,
+            have,
+        });
+    }
+    Ok((need > have / 2).then(|| {
+        format!(
+            "io_memory of {} for each of {shards} shards is {}, more than half of the {} that this machine gives the server; little is left for caches",
+            mebibytes(each),
+            mebibytes(need),
+            mebibytes(have)
+        )
+    }))
+}
+
+/// Bytes of memory that this process may use: the machine's, or less where a
+/// control group limits it. `None` where `/proc` does not say.
+fn memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    let total = kibibytes.saturating_mul(1024);
+    Some(group_limits().fold(total, u64::min))
+}
+
+/// Limits of the control groups (version 2) around this process.
+fn group_limits() -> impl Iterator<Item = u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let path = std::path::PathBuf::from(path.unwrap_or_default());
+    let root = std::path::Path::new("/sys/fs/cgroup");
+    let files: Vec<_> = path
+        .ancestors()
+        .map(|group| root.join(group).join("memory.max"))
+        .collect();
+    files
+        .into_iter()
+        .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
 }
 
 /// Checks io_uring and locked memory: glommio panics where they lack.
@@ -84,4 +154,33 @@ pub(super) fn boot_id() -> io::Result<u128> {
     };
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_memory_is_warned_of_above_half_and_refused_above_all() {
+        let have = 1000 << 20;
+        assert!(matches!(judge_memory(50 << 20, 10, have), Ok(None)));
+        let warning = judge_memory(51 << 20, 10, have).unwrap().unwrap();
+        assert!(
+            warning.contains("10 shards is 510 MiB, more than half of the 1000 MiB"),
+            "{warning}"
+        );
+        assert!(matches!(judge_memory(100 << 20, 10, have), Ok(Some(_))));
+        let error = judge_memory(101 << 20, 10, have).unwrap_err().to_string();
+        assert!(
+            error.contains("101 MiB for each of 10 shards is 1010 MiB"),
+            "{error}"
+        );
+        assert!(judge_memory(u64::MAX, 64, have).is_err());
+    }
+
+    #[test]
+    fn the_machines_memory_is_known() {
+        let memory = memory().unwrap();
+        assert!((1 << 20..1 << 50).contains(&memory), "{memory}");
+    }
 }

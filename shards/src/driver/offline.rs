@@ -1,7 +1,7 @@
 //! Reading the logs of a data directory without starting a server.
 //!
-//! Changes nothing and takes no lock: of a directory whose server runs it
-//! shows some recent moment.
+//! Changes nothing and holds no lock: of a directory whose server runs it
+//! shows some recent moment. [`running_server`] says whether one does.
 
 use std::{
     fs, io,
@@ -10,6 +10,7 @@ use std::{
 
 use thiserror::Error;
 
+pub use super::data_directory::{running_server, RunningServer};
 use super::{data_directory::shard_directory, fs_disk::FsDisk, machine};
 use crate::{
     io::{Disk, DiskError},

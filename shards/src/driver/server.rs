@@ -14,12 +14,13 @@ use thiserror::Error;
 
 use super::{
     bringup::{self, Bringup},
-    data_directory::{random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
+    data_directory::{self, random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
     device_probe::{self, DeviceProbe},
     fs_disk::FsDisk,
     helper::Helper,
     machine::{self, MachineError},
     mailbox::{mailboxes, Letter, Sender},
+    peer_watch::PeerLimits,
     shard::{Crowd, Report},
 };
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
     log::{LogOptions, SyncMethod},
 };
 
-/// A start that is not serving by then has hung: say so.
+/// A start that neither serves nor reads a log for so long has hung: say so.
 const START_PATIENCE: Duration = Duration::from_secs(600);
 /// A drain gives up after this.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
@@ -57,6 +58,7 @@ pub struct ServerOptions {
     pub window_bytes: u32,
     /// `None`: as many as descriptors allow.
     pub max_connections: Option<u64>,
+    pub peers: PeerLimits,
     /// glommio's registered memory per shard, in bytes.
     pub io_memory: usize,
     /// Bytes read back from disk that a shard keeps.
@@ -101,6 +103,8 @@ pub struct Server {
     /// What the device probe found in the data directory.
     pub probe: DeviceProbe,
     pub sync_method: SyncMethod,
+    /// Something about the machine that the user should know.
+    pub warning: Option<String>,
     mail: Vec<Sender>,
     reports: flume::Receiver<Report>,
     directory: DataDirectory,
@@ -125,6 +129,9 @@ impl Server {
             shards: options.shards.unwrap_or(cores),
             data_groups: options.data_groups,
         };
+        // Before a new directory fixes the number of shards.
+        let shards = data_directory::stored_shards(&options.data).unwrap_or(new.shards);
+        let warning = machine::check_memory(options.io_memory as u64, shards)?;
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
         let probe = FsDisk::open(directory.path())
@@ -149,6 +156,7 @@ impl Server {
             created: directory.created,
             probe,
             sync_method,
+            warning,
             mail,
             reports,
             directory,
@@ -178,36 +186,44 @@ impl Server {
     }
 
     fn await_serving(&self, tell: &mut dyn FnMut(u16, &Notice)) -> Result<(), StartError> {
-        let deadline = Instant::now() + START_PATIENCE;
-        let mut serving = 0;
-        while serving < self.mail.len() {
-            match self.reports.recv_deadline(deadline) {
-                Ok(Report::Notice {
-                    notice: Notice::Serving,
-                    ..
-                }) => serving += 1,
-                Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
-                Ok(Report::Failed { shard, reason }) => {
-                    return Err(StartError::Shard { shard, reason })
-                }
-                Ok(Report::Drained { .. } | Report::Listening { .. }) => {}
-                Err(_) => return Err(StartError::Slow),
-            }
-        }
+        self.await_each(tell, |report| {
+            let notice = match report {
+                Report::Notice { notice, .. } => Some(notice),
+                _ => None,
+            };
+            notice == Some(&Notice::Serving)
+        })?;
         for sender in &self.mail {
             // The shard is alive: it just reported.
             let _ = sender.send(Letter::Accept);
         }
-        let mut listening = 0;
-        while listening < self.mail.len() {
-            match self.reports.recv_deadline(deadline) {
-                Ok(Report::Listening { .. }) => listening += 1,
-                Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
-                Ok(Report::Failed { shard, reason }) => {
-                    return Err(StartError::Shard { shard, reason })
+        self.await_each(tell, |report| matches!(report, Report::Listening { .. }))
+    }
+
+    /// Waits until each shard has reported what `is_it` knows. As long as logs
+    /// are read back, however large, the start has not hung.
+    fn await_each(
+        &self,
+        tell: &mut dyn FnMut(u16, &Notice),
+        is_it: impl Fn(&Report) -> bool,
+    ) -> Result<(), StartError> {
+        let mut deadline = Instant::now() + START_PATIENCE;
+        let mut reported = 0;
+        while reported < self.mail.len() {
+            let report = self.reports.recv_deadline(deadline);
+            let report = report.map_err(|_| StartError::Slow)?;
+            reported += usize::from(is_it(&report));
+            match report {
+                Report::Notice { shard, notice } => {
+                    if matches!(notice, Notice::Replaying { .. }) {
+                        deadline = Instant::now() + START_PATIENCE;
+                    }
+                    tell(shard, &notice);
                 }
-                Ok(Report::Drained { .. }) => {}
-                Err(_) => return Err(StartError::Slow),
+                Report::Failed { shard, reason } => {
+                    return Err(StartError::Shard { shard, reason });
+                }
+                Report::Drained { .. } | Report::Listening { .. } => {}
             }
         }
         Ok(())
@@ -287,6 +303,7 @@ impl Launch<'_> {
                 },
                 clean: self.clean.clone(),
                 listen: self.address,
+                peers: self.options.peers,
                 senders: senders.clone(),
                 mail,
                 helper: helper.clone(),

@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    fmt::Display,
     future::Future,
     os::fd::OwnedFd,
     path::PathBuf,
@@ -14,7 +15,7 @@ use std::{
 
 use ahash::HashMap;
 use glommio::{io::DmaBuffer, TaskQueueHandle};
-use wire::{error::ErrorCode, error::WireError, frame::FrameHeader};
+use wire::{error::ErrorCode, frame::FrameHeader};
 
 use super::{
     bringup::CleanMarkers,
@@ -25,6 +26,7 @@ use super::{
     listener::{self, Listener},
     local_event::LocalEvent,
     mailbox::{Letter, Outbox, Receiver, Sender},
+    peer_watch::{self, PeerLimits},
     segments::Segments,
     store_job,
     timer::ShardTimer,
@@ -83,6 +85,7 @@ pub(super) struct ShardParts {
     pub reports: flume::Sender<Report>,
     pub crowd: Crowd,
     pub listen: std::net::SocketAddr,
+    pub peers: PeerLimits,
     pub clean: Arc<CleanMarkers>,
     /// Turns taken so far.
     pub turns: Rc<Cell<u64>>,
@@ -135,6 +138,7 @@ impl Shard {
             self.spawn(outbox.clone().run());
         }
         self.spawn(self.clone().run_turns());
+        self.spawn(peer_watch::run(self.clone()));
         self.spawn(self.clone().read_mail(mail));
         let shard = self.clone();
         let timer = self.timer.clone();
@@ -411,11 +415,22 @@ impl Shard {
         self.event(Event::Frame { conn, header, body });
     }
 
-    pub(super) fn protocol_error(&self, conn: ConnKey, code: ErrorCode, error: &WireError) {
+    pub(super) fn protocol_error(&self, conn: ConnKey, code: ErrorCode, error: &dyn Display) {
         self.engine
             .borrow_mut()
             .refuse_connection(conn, code, error.to_string());
         self.turn.set();
+    }
+
+    pub(super) fn peers(&self) -> PeerLimits {
+        self.parts.peers
+    }
+
+    /// Shows every connection of this shard; `look` must not enter the shard.
+    pub(super) fn each_socket(&self, look: &mut dyn FnMut(&Socket)) {
+        for socket in self.sockets.borrow().values() {
+            look(socket);
+        }
     }
 
     pub(super) fn take_output(&self, conn: ConnKey, into: &mut Vec<u8>) -> bool {

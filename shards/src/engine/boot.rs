@@ -336,6 +336,8 @@ impl Boot {
             scratch: Vec::new(),
             appended: self.appended,
             picks: Vec::new(),
+            committed: Vec::new(),
+            started: Vec::new(),
             server_ms: start_wall,
             // Both clocks are rounded down: one more, or server time could
             // run a fraction of a millisecond ahead of the wall clock.

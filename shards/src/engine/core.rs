@@ -22,8 +22,9 @@ use super::{
     upkeep::Upkeep,
 };
 use crate::{
+    group::Committed,
     io::BatchBuffer,
-    log::{CleanMarker, LogFrontiers, LogWriter},
+    log::{CleanMarker, LogEffect, LogFrontiers, LogWriter},
     state::queue::AppendedRecord,
 };
 
@@ -68,6 +69,8 @@ pub struct Engine<B> {
     pub(super) scratch: Vec<u8>,
     pub(super) appended: Vec<AppendedRecord>,
     pub(super) picks: Vec<crate::state::queue::Dispatch>,
+    pub(super) committed: Vec<Committed>,
+    pub(super) started: Vec<LogEffect<B>>,
     pub(super) server_ms: u64,
     /// Server time minus monotonic time.
     pub(super) clock_offset_ms: u64,

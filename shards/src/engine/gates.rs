@@ -114,17 +114,24 @@ impl GroupSlot {
     }
 }
 
+/// What one ms until the next look at deadlines pays for.
+const LOOKED_AT_PER_MS: usize = 2000;
+/// Latest that a passed deadline is noticed.
+const LATEST_LOOK_MS: u64 = 500;
+
+/// ms until deadlines are looked at again after a look at so many.
+fn pause_after_look(looked_at: usize) -> u64 {
+    ((looked_at / LOOKED_AT_PER_MS) as u64).min(LATEST_LOOK_MS)
+}
+
 impl<B: BatchBuffer> Engine<B> {
     /// Opens every gate that the durable frontier has passed.
     pub(super) fn open_gates(&mut self) {
         let durable = self.frontiers.durable_next;
-        let waiting: Vec<u32> = self
-            .groups
-            .iter()
-            .filter(|(_, slot)| slot.gates.front().is_some_and(|gate| gate.end <= durable))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in waiting {
+        let opens = |slot: &GroupSlot| slot.gates.front().is_some_and(|gate| gate.end <= durable);
+        let mut from = 0;
+        while let Some(id) = self.group_where(from, opens) {
+            from = id.saturating_add(1);
             while let Some(gate) = self.pop_open_gate(id) {
                 self.act(gate.action, Boundary::Durable);
             }
@@ -223,14 +230,21 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Tells publishers and barriers whose deadline passed that the outcome is
     /// unknown: what was proposed may yet be confirmed by a later look.
+    ///
+    /// Nothing is kept per deadline, which would cost every publish that is
+    /// confirmed in time; all that waits is looked through instead, and the
+    /// more there is, the longer until the next look: where publishes pile up,
+    /// looking takes a small part of the time, whatever their deadlines.
     pub(super) fn expire_deadlines(&mut self) {
         let now = self.server_ms;
-        if self.timers.deadline_ms > now {
+        if self.timers.deadlines_due_ms() > now {
             return;
         }
         let mut next = u64::MAX;
+        let mut looked_at = 0;
         let mut late = Vec::new();
         for slot in self.groups.values_mut() {
+            looked_at += slot.origins.len() + slot.gates.len();
             let origins = slot
                 .origins
                 .iter_mut()
@@ -258,7 +272,9 @@ impl<B: BatchBuffer> Engine<B> {
             let message = "the deadline passed before the publish was confirmed; it may still become visible: look at the frontiers, or publish again and accept a duplicate".to_owned();
             self.answer_publish(&reply, ErrorCode::Deadline, Outcome::Unknown, message);
         }
+        looked_at += self.barriers.len() + self.peeks.len();
         self.timers.deadline_ms = next.min(self.expire_barriers());
+        self.timers.deadline_look_ms = now + pause_after_look(looked_at);
     }
 
     /// Ends a publish with an error and gives its window back.
@@ -298,5 +314,18 @@ impl<B: BatchBuffer> Engine<B> {
             let message = "the log met an I/O error before the publish was confirmed; it may or may not survive the reopening".to_owned();
             self.answer_publish(&reply, ErrorCode::Latched, Outcome::Unknown, message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_that_wait_are_told_in_time_and_many_bound_the_looking() {
+        assert_eq!(pause_after_look(0), 0);
+        assert_eq!(pause_after_look(LOOKED_AT_PER_MS - 1), 0);
+        assert_eq!(pause_after_look(200_000), 100);
+        assert_eq!(pause_after_look(usize::MAX), LATEST_LOOK_MS);
     }
 }

@@ -85,6 +85,10 @@ impl<B: BatchBuffer> Engine<B> {
         if self.config.shard != 0 {
             return self.forward(0, conn, Kind::Declare, correlation, body);
         }
+        if let Some(queue_id) = self.declared_alike(&request) {
+            let origin = Origin::Declare { conn, correlation };
+            return self.declared(queue_id, false, origin);
+        }
         let command = MetaCommand::Declare(request);
         self.propose_meta(
             &command,
@@ -92,6 +96,23 @@ impl<B: BatchBuffer> Engine<B> {
             correlation,
             Origin::Declare { conn, correlation },
         );
+    }
+
+    /// The queue that exists exactly as asked for, so that nothing has to be
+    /// logged. Nothing may be on its way in group 0: it could be a deletion.
+    fn declared_alike(&self, request: &DeclareRequest) -> Option<u64> {
+        let group = self.groups.get(&GroupId::META.0)?;
+        if !group.serving || !group.origins.is_empty() {
+            return None;
+        }
+        let queue = self.meta.as_ref()?.state.by_name(&request.name)?;
+        let alike = request.mode.is_none_or(|mode| mode == queue.mode)
+            && request.copies.is_none_or(|copies| copies == queue.copies)
+            && request.lease_ms.is_none_or(|lease| lease == queue.lease_ms)
+            && request
+                .partitions
+                .is_none_or(|count| usize::from(count) == queue.groups.len());
+        alike.then_some(queue.queue_id)
     }
 
     fn check_declare(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {

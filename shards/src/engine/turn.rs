@@ -5,14 +5,14 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use super::{
     connection::OUTPUT_FULL_BYTES,
     core::Engine,
-    gates::Origin,
+    gates::{GroupSlot, Origin},
     partition::PartitionKey,
     types::{ConnKey, Effect, Notice, ShardMessage},
 };
 use crate::{
-    group::{Committed, GroupId, PeerId},
+    group::{GroupId, PeerId},
     io::BatchBuffer,
-    log::{LogEffect, LogPosition},
+    log::LogPosition,
     state::command::LeaseEndCause,
 };
 
@@ -45,6 +45,8 @@ pub(super) struct Timers {
     partitions: BinaryHeap<Reverse<(u64, PartitionKey)>>,
     /// Earliest publish, barrier or peek deadline; `u64::MAX` = none.
     pub deadline_ms: u64,
+    /// The next look at deadlines comes no earlier (see `expire_deadlines`).
+    pub deadline_look_ms: u64,
     /// Partitions that wait for a read.
     pub reading: Vec<PartitionKey>,
     /// Recoveries to ask group 0 for again.
@@ -56,9 +58,15 @@ impl Timers {
         Timers {
             partitions: BinaryHeap::new(),
             deadline_ms: u64::MAX,
+            deadline_look_ms: 0,
             reading: Vec::new(),
             recover_again: Vec::new(),
         }
+    }
+
+    /// When deadlines are to be looked at; `u64::MAX` = not at all.
+    pub(super) fn deadlines_due_ms(&self) -> u64 {
+        self.deadline_ms.max(self.deadline_look_ms)
     }
 
     pub(super) fn arm(&mut self, due_ms: u64, key: PartitionKey) {
@@ -113,7 +121,7 @@ impl<B: BatchBuffer> Engine<B> {
             return None;
         }
         let partition = self.timers.partitions.peek().map(|Reverse((due, _))| *due);
-        let deadline = Some(self.timers.deadline_ms).filter(|due| *due != u64::MAX);
+        let deadline = Some(self.timers.deadlines_due_ms()).filter(|due| *due != u64::MAX);
         let own = [partition, deadline].into_iter().flatten().min();
         let own = own.map(|due| due.saturating_sub(self.clock_offset_ms));
         [own, self.log.next_timer_ms()].into_iter().flatten().min()
@@ -138,6 +146,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     fn fire_timers(&mut self) {
         let now = self.server_ms;
+        let mut ended = Vec::new();
         for (shard, group, generation, peer) in std::mem::take(&mut self.timers.recover_again) {
             self.on_recover_group(shard, group, generation, peer);
         }
@@ -150,7 +159,7 @@ impl<B: BatchBuffer> Engine<B> {
                 continue;
             };
             slot.armed_ms = u64::MAX;
-            let mut ended = Vec::new();
+            ended.clear();
             slot.machine.expire(now, &mut ended);
             self.end_leases(key, LeaseEndCause::Expired, &ended);
         }
@@ -214,14 +223,10 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Runs Raft and applies until nothing is ready.
     fn pump_groups(&mut self) {
-        let mut committed: Vec<Committed> = Vec::new();
-        let dirty: Vec<u32> = self
-            .groups
-            .iter()
-            .filter(|(_, slot)| slot.dirty)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in dirty {
+        let mut committed = std::mem::take(&mut self.committed);
+        let mut from = 0;
+        while let Some(id) = self.group_where(from, |slot| slot.dirty) {
+            from = id.saturating_add(1);
             while let Some(slot) = self.groups.get_mut(&id) {
                 slot.dirty = false;
                 committed.clear();
@@ -243,6 +248,17 @@ impl<B: BatchBuffer> Engine<B> {
                 }
             }
         }
+        self.committed = committed;
+    }
+
+    /// The first group from number `from` on that is so.
+    pub(super) fn group_where(
+        &self,
+        from: u32,
+        mut is_so: impl FnMut(&GroupSlot) -> bool,
+    ) -> Option<u32> {
+        let mut groups = self.groups.range(from..);
+        groups.find(|(_, slot)| is_so(slot)).map(|(id, _)| *id)
     }
 
     fn submit(&mut self, effects: &mut Vec<Effect<B>>) {
@@ -253,10 +269,11 @@ impl<B: BatchBuffer> Engine<B> {
             .filter_map(|slot| slot.group.first_unapplied());
         let floor = unapplied.min().unwrap_or(LogPosition(u64::MAX));
         self.log.set_cache_floor(floor);
-        let mut started: Vec<LogEffect<B>> = Vec::new();
+        let mut started = std::mem::take(&mut self.started);
         let mono_ms = self.server_ms.saturating_sub(self.clock_offset_ms);
         self.log.submit(mono_ms, &mut started);
-        effects.extend(started.into_iter().map(Effect::Log));
+        effects.extend(started.drain(..).map(Effect::Log));
+        self.started = started;
     }
 
     /// One frame of confirms per connection, then its output moves on.

@@ -193,8 +193,12 @@ pub enum Effect<B> {
 pub enum Notice {
     /// Every group leads and serves.
     Serving,
-    /// What opening the log found and did.
-    Recovered { text: String },
+    /// What opening the log found and did; `at_rest` as
+    /// [`crate::log::RecoveryReport::at_rest`] has it.
+    Recovered { text: String, at_rest: bool },
+    /// So much of the log was read back so far, and how much there may be, in
+    /// bytes. Comes a few times a second while a log is opened.
+    Replaying { done_bytes: u64, most_bytes: u64 },
     /// The log is latched.
     Latched { cause: String },
     /// A new generation began; what was at or above `first_lost` is gone.

@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::base::LogBase;
 use super::batch::BatchHeader;
+use super::bytes::all_zero;
 use super::clean::CleanMarker;
 use super::latch::{self, Latch};
 use super::open::cut_of;
@@ -42,6 +43,9 @@ pub struct Inspection {
     pub batches: u64,
     pub items: u64,
     pub dropped_fragments: u64,
+    /// Batches whose padding is not the zeros that were written: harmless,
+    /// since nothing reads it, but something changed bytes on the disk.
+    pub odd_paddings: u64,
     /// The clean marker that would be honoured.
     pub clean_marker: Option<CleanMarker>,
     pub same_boot: bool,
@@ -102,6 +106,7 @@ pub fn inspect(
         },
         damaged: Vec::new(),
         geometry: superblock.geometry,
+        odd_paddings: 0,
         visit,
     };
     let end = walk(&mut files, &facts, &mut viewer)?;
@@ -115,6 +120,7 @@ pub fn inspect(
         batches: end.batches,
         items: viewer.assembler.items,
         dropped_fragments: viewer.assembler.dropped_fragments,
+        odd_paddings: viewer.odd_paddings,
         clean_marker: facts.marker,
         same_boot,
         known_durable_next: end.durable_next,
@@ -133,6 +139,7 @@ struct Viewer<'a> {
     assembler: ItemAssembler,
     damaged: Vec<DamagedRange>,
     geometry: Geometry,
+    odd_paddings: u64,
     visit: &'a mut dyn FnMut(Inspected<'_>),
 }
 
@@ -140,6 +147,8 @@ impl BatchVisitor for Viewer<'_> {
     fn batch(&mut self, header: &BatchHeader, bytes: &[u8]) -> Result<(), DiskError> {
         let mut ignore = |_: RecoveredItem<'_>| {};
         self.assembler.batch(header, bytes, &mut ignore);
+        let padding = bytes.get(header.used_bytes() as usize..);
+        self.odd_paddings += u64::from(!padding.is_some_and(all_zero));
         (self.visit)(Inspected::Batch {
             header,
             bytes: self.geometry.padded(header.used_bytes()),
@@ -202,6 +211,13 @@ impl fmt::Display for Inspection {
                 f,
                 " {} durable ranges are damaged; opening reports and skips them.",
                 self.damaged_ranges
+            )?;
+        }
+        if self.odd_paddings > 0 {
+            write!(
+                f,
+                " {} batches verify, but the padding behind them is no longer zeros: no record is hurt, yet something changed bytes on the disk.",
+                self.odd_paddings
             )?;
         }
         if let Some(cut) = &self.cut {

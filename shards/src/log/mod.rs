@@ -65,6 +65,6 @@ pub use position::{
 };
 pub use recovery::{place_in, DamagedRange, RecoveredItem};
 pub use report::{Cut, CutKind, Recopied, RecoveryReport, MAX_LISTED_DAMAGES};
-pub use segment_files::{prepare_segment, segment_name};
+pub use segment_files::{prepare_segment, segment_name, segments_end};
 pub use superblock::{id_of, BootId, Jump, SuperblockError, SUPERBLOCK_FILES};
 pub use writer::LogWriter;

@@ -141,6 +141,8 @@ fn open_latched(
             None => ItemAssembler::default(),
         },
         damaged: Vec::new(),
+        geometry: store.current.geometry,
+        items_end: LogPosition(0),
         on_item,
     };
     let end = opening.walk(&store, &mut reader)?;
@@ -331,6 +333,7 @@ impl Opening<'_> {
         let damaged_in_boot =
             self.boot == Boot::Same && cut.is_some_and(|cut| cut.kind == CutKind::Damaged);
         let (recopied, cut_before) = recopied.unzip();
+        let untouched = cut.is_none() && end.damaged_ranges == 0 && recopied.is_none();
         let report = RecoveryReport {
             log_id: superblock.log_id,
             epoch: superblock.epoch,
@@ -338,6 +341,7 @@ impl Opening<'_> {
             incarnation: superblock.incarnation,
             amnesiac: superblock.amnesiac,
             durable_memory_lost: end.damaged_ranges > 0 || damaged_in_boot,
+            at_rest: untouched && reader.items_end <= end.durable_next,
             clean: self.marker.is_some(),
             same_boot: self.boot == Boot::Same,
             batches: end.batches,
@@ -412,12 +416,18 @@ pub fn amnesia_settled(disk: &dyn Disk, incarnation: u64) -> Result<(), Superblo
 struct Reader<'a> {
     assembler: ItemAssembler,
     damaged: Vec<DamagedRange>,
+    geometry: Geometry,
+    /// End of the last batch with items.
+    items_end: LogPosition,
     on_item: &'a mut dyn FnMut(RecoveredItem<'_>),
 }
 
 impl BatchVisitor for Reader<'_> {
     fn batch(&mut self, header: &BatchHeader, bytes: &[u8]) -> Result<(), DiskError> {
         self.assembler.batch(header, bytes, self.on_item);
+        if header.fragments > 0 {
+            self.items_end = header.end(self.geometry);
+        }
         Ok(())
     }
 

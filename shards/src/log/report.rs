@@ -24,6 +24,9 @@ pub struct RecoveryReport {
     /// below the durable frontier, damage cut in the same boot, or a latch
     /// that lost something below its recorded frontier.
     pub durable_memory_lost: bool,
+    /// The log had come to rest: every surviving item was known to be durable
+    /// before this open, and nothing was cut, damaged or copied.
+    pub at_rest: bool,
     /// The clean marker matched.
     pub clean: bool,
     pub same_boot: bool,
@@ -128,7 +131,13 @@ impl fmt::Display for RecoveryReport {
         if let Some(error) = &self.token_failure {
             write!(f, " No boot-scoped token could be left ({error}).")?;
         }
-        if self.amnesiac {
+        if self.amnesiac && self.at_rest {
+            write!(
+                f,
+                " It had come to rest with everything in it durable (incarnation {}).",
+                self.incarnation
+            )?;
+        } else if self.amnesiac {
             write!(
                 f,
                 " It may have forgotten what was confirmed as written (incarnation {}).",

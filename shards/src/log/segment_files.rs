@@ -28,6 +28,23 @@ fn parse_segment_name(name: &str) -> Option<u64> {
     plain.then(|| digits.parse().ok()).flatten()
 }
 
+/// Where the last segment in `disk` ends, spares included. Blocking.
+///
+/// # Errors
+/// The directory or the segment cannot be read.
+pub fn segments_end(disk: &dyn Disk) -> Result<LogPosition, DiskError> {
+    let names = disk.list()?;
+    let last = names
+        .iter()
+        .filter_map(|name| parse_segment_name(name))
+        .max();
+    let Some(last) = last else {
+        return Ok(LogPosition(0));
+    };
+    let bytes = disk.open(&segment_name(last))?.len()?;
+    Ok(LogPosition(last.saturating_add(1).saturating_mul(bytes)))
+}
+
 /// Makes the segment `sequence` exist, zero-filled and durable, out of the file
 /// of the segment `recycle` if there is one: the answer to
 /// `LogEffect::PrepareSegment`. Blocking; not on a shard thread. May be called

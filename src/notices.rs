@@ -1,0 +1,338 @@
+//! What the shards report, as lines for an operator on standard error.
+//!
+//! Invariants:
+//! 1. Losses are gathered until the shard serves: a start says about them what
+//!    fits on a screen, whatever the number of queues. `queue info` has all.
+//! 2. A loss in a log that had come to rest is one calm line for all of them:
+//!    nothing is known to be missing there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use shards::engine::Notice;
+
+use crate::config::LogLevel;
+
+/// Queues whose losses are named one by one.
+const MAX_LOSS_LINES: usize = 20;
+/// A start is not talked about before it has lasted so long, and then once in
+/// so long.
+const QUIET_START: Duration = Duration::from_secs(2);
+const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
+/// Partitions named on such a line.
+const MAX_LOSS_PARTITIONS: usize = 8;
+
+/// A line for the operator. Standard error that nobody reads any more is no
+/// reason to stop serving.
+pub fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Lines for an operator.
+pub struct Lines {
+    level: LogLevel,
+    starting: bool,
+    /// Shards whose log was opened and that do not serve yet, and whether it
+    /// had come to rest.
+    opening: BTreeMap<u16, bool>,
+    losses: BTreeMap<u16, Vec<Loss>>,
+    progress: Progress,
+}
+
+/// How far the shards' logs were read back, together.
+#[derive(Default)]
+struct Progress {
+    /// Per shard: bytes read, and how many there may be.
+    shards: BTreeMap<u16, (u64, u64)>,
+    began: Option<Instant>,
+    said: Option<Instant>,
+}
+
+impl Progress {
+    /// A line, when it is time for one: after the first [`QUIET_START`] one
+    /// per [`PROGRESS_PAUSE`].
+    fn note(&mut self, now: Instant, shard: u16, bytes: (u64, u64)) -> Option<String> {
+        self.shards.insert(shard, bytes);
+        let began = *self.began.get_or_insert(now);
+        let quiet = now.duration_since(began) < QUIET_START;
+        let said = self
+            .said
+            .is_some_and(|said| now.duration_since(said) < PROGRESS_PAUSE);
+        if quiet || said {
+            return None;
+        }
+        self.said = Some(now);
+        let done: u64 = self.shards.values().map(|(done, _)| done).sum();
+        let most: u64 = self.shards.values().map(|(_, most)| most).sum();
+        Some(format!(
+            "reading the log back: {} MiB of at most {} MiB",
+            done >> 20,
+            most >> 20
+        ))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Loss {
+    queue: String,
+    queue_id: u64,
+    partition: u16,
+    generation: u32,
+    first_lost: u64,
+}
+
+impl Lines {
+    /// Nothing above `level` is printed.
+    pub fn new(level: LogLevel) -> Self {
+        Lines {
+            level,
+            starting: true,
+            opening: BTreeMap::new(),
+            losses: BTreeMap::new(),
+            progress: Progress::default(),
+        }
+    }
+
+    /// What a shard has to say.
+    pub fn notice(&mut self, shard: u16, notice: &Notice) {
+        match notice {
+            Notice::Recovered { at_rest, .. } => {
+                self.opening.insert(shard, *at_rest);
+            }
+            Notice::Loss {
+                queue,
+                queue_id,
+                partition,
+                generation,
+                first_lost,
+            } => self.losses.entry(shard).or_default().push(Loss {
+                queue: queue.clone(),
+                queue_id: *queue_id,
+                partition: *partition,
+                generation: *generation,
+                first_lost: *first_lost,
+            }),
+            _ => {}
+        }
+        if let Notice::Replaying {
+            done_bytes,
+            most_bytes,
+        } = notice
+        {
+            let line = self
+                .progress
+                .note(Instant::now(), shard, (*done_bytes, *most_bytes));
+            if let Some(line) = line {
+                self.line(LogLevel::Info, &line);
+            }
+            return;
+        }
+        if let Some((level, text)) = describe(notice) {
+            if !(self.starting && matches!(notice, Notice::Serving)) {
+                self.line(level, &format!("shard {shard}: {text}"));
+            }
+        }
+        let waits = self.opening.contains_key(&shard) && !matches!(notice, Notice::Serving);
+        if !self.starting && !waits {
+            self.tell_losses();
+            self.opening.remove(&shard);
+            self.progress = Progress::default();
+        }
+    }
+
+    /// Every shard serves: what the start found is told.
+    pub fn started(&mut self) {
+        self.starting = false;
+        self.tell_losses();
+        self.opening.clear();
+        self.progress = Progress::default();
+    }
+
+    /// Something that does not belong to a shard.
+    pub fn warning(&self, text: &str) {
+        self.line(LogLevel::Warn, text);
+    }
+
+    fn tell_losses(&mut self) {
+        let (mut calm, mut real) = (Vec::new(), Vec::new());
+        for (shard, losses) in std::mem::take(&mut self.losses) {
+            if self.opening.get(&shard) == Some(&true) {
+                calm.extend(losses);
+            } else {
+                real.extend(losses);
+            }
+        }
+        for line in loss_lines(real) {
+            self.line(LogLevel::Warn, &line);
+        }
+        if let Some(line) = calm_line(&calm) {
+            self.line(LogLevel::Info, &line);
+        }
+    }
+
+    fn line(&self, level: LogLevel, text: &str) {
+        if level <= self.level {
+            complain(&format!("tidegate: {text}"));
+        }
+    }
+}
+
+/// One line for all partitions whose logs had come to rest.
+fn calm_line(losses: &[Loss]) -> Option<String> {
+    if losses.is_empty() {
+        return None;
+    }
+    let queues: BTreeSet<u64> = losses.iter().map(|loss| loss.queue_id).collect();
+    Some(format!(
+        "no loss was found: the log had come to rest with everything durable when the server ended. {} of {} that can confirm at written begin a new generation all the same; had the last moments before the end left no trace, `tidegate queue info` says from which offset on",
+        counted(losses.len(), "partition"),
+        counted(queues.len(), "queue")
+    ))
+}
+
+/// One line per queue, at most [`MAX_LOSS_LINES`] and one that counts the rest.
+fn loss_lines(losses: Vec<Loss>) -> Vec<String> {
+    let mut queues: BTreeMap<u64, Vec<Loss>> = BTreeMap::new();
+    for loss in losses {
+        queues.entry(loss.queue_id).or_default().push(loss);
+    }
+    let more = queues.len().saturating_sub(MAX_LOSS_LINES);
+    let mut lines: Vec<String> = queues
+        .values_mut()
+        .take(MAX_LOSS_LINES)
+        .map(|losses| {
+            losses.sort_by_key(|loss| loss.partition);
+            loss_line(losses)
+        })
+        .collect();
+    if more > 0 {
+        let queues = counted(more, "more queue");
+        lines.push(format!(
+            "and {queues} in the same way, see `tidegate queue info`"
+        ));
+    }
+    lines
+}
+
+/// For one queue.
+fn loss_line(losses: &[Loss]) -> String {
+    let parts: Vec<String> = losses
+        .iter()
+        .take(MAX_LOSS_PARTITIONS)
+        .map(|loss| {
+            format!(
+                "partition {} begins generation {}: every offset of generation {} at or above {} is gone, every one below is present",
+                loss.partition,
+                loss.generation + 1,
+                loss.generation,
+                loss.first_lost
+            )
+        })
+        .collect();
+    let (name, id) = losses
+        .first()
+        .map_or(("", 0), |loss| (&loss.queue, loss.queue_id));
+    let more = losses.len() - parts.len();
+    let rest = if more > 0 {
+        format!("; and {}", counted(more, "more partition"))
+    } else {
+        String::new()
+    };
+    format!("queue {name:?} (id {id}) {}{rest}", parts.join("; "))
+}
+
+fn counted(count: usize, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{ending}")
+}
+
+/// The line for a notice; none for what is gathered.
+fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
+    let line = match notice {
+        Notice::Serving => (LogLevel::Info, "serves again".to_owned()),
+        Notice::Recovered { text, .. } => (LogLevel::Info, text.clone()),
+        Notice::Latched { cause } => (
+            LogLevel::Error,
+            format!("{cause}; nothing is confirmed until the log is reopened, which is tried by itself"),
+        ),
+        Notice::Loss { .. } | Notice::Replaying { .. } => return None,
+        Notice::BadRecord { queue_id, partition, offset } => (
+            LogLevel::Error,
+            format!("the record at offset {offset} of queue id {queue_id} partition {partition} does not verify on disk; its neighbours are served"),
+        ),
+        Notice::DiskFull(true) => (
+            LogLevel::Error,
+            "the disk has no room for another log segment; publishes are refused until there is".to_owned(),
+        ),
+        Notice::DiskFull(false) => (LogLevel::Info, "the disk has room again".to_owned()),
+        Notice::Problem(text) => (LogLevel::Warn, text.clone()),
+    };
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loss(queue_id: u64, partition: u16) -> Loss {
+        Loss {
+            queue: format!("q{queue_id}"),
+            queue_id,
+            partition,
+            generation: 1,
+            first_lost: 30,
+        }
+    }
+
+    #[test]
+    fn a_real_loss_is_a_line_per_queue_and_the_rest_is_counted() {
+        let losses = (0..25).map(|queue| loss(queue, 0)).collect();
+        let lines = loss_lines(losses);
+        assert_eq!(lines.len(), MAX_LOSS_LINES + 1);
+        assert_eq!(
+            lines[0],
+            "queue \"q0\" (id 0) partition 0 begins generation 2: every offset of generation 1 at or above 30 is gone, every one below is present"
+        );
+        assert!(lines[MAX_LOSS_LINES].contains("and 5 more queues"));
+        assert_eq!(loss_lines((0..20).map(|q| loss(q, 0)).collect()).len(), 20);
+    }
+
+    #[test]
+    fn a_long_start_is_one_line_a_second_for_all_shards_and_a_short_one_none() {
+        let begin = Instant::now();
+        let mut progress = Progress::default();
+        let mut lines = Vec::new();
+        for quarter in 0..=20_u64 {
+            let now = begin + Duration::from_millis(250 * quarter);
+            for shard in [0, 1] {
+                let line = progress.note(now, shard, (quarter << 20, 64 << 20));
+                lines.extend(line.map(|line| (quarter, line)));
+            }
+        }
+        let at: Vec<u64> = lines.iter().map(|(quarter, _)| *quarter).collect();
+        assert_eq!(at, [8, 12, 16, 20]);
+        assert!(
+            lines[3].1.ends_with("39 MiB of at most 128 MiB"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn many_partitions_of_one_queue_are_one_line() {
+        let lines = loss_lines((0..12).rev().map(|p| loss(3, p)).collect());
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("partition 7 ") && !lines[0].contains("partition 8 "));
+        assert!(lines[0].ends_with("; and 4 more partitions"));
+    }
+
+    #[test]
+    fn losses_of_a_log_at_rest_are_one_line() {
+        assert_eq!(calm_line(&[]), None);
+        let line = calm_line(&[loss(1, 0), loss(1, 1), loss(2, 0)]).unwrap();
+        assert!(line.contains("3 partitions of 2 queues"), "{line}");
+        assert!(!line.contains("gone"), "{line}");
+    }
+}
