@@ -22,7 +22,9 @@ pub struct Home {
     shards: u16,
     listen: String,
     config: String,
+    data: PathBuf,
     boot: Option<String>,
+    boot_directory: Option<PathBuf>,
 }
 
 impl Home {
@@ -31,12 +33,20 @@ impl Home {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let config = "segment_size = \"4MiB\"\nallow_any_file_system = true\npin_cores = false\n";
         Home {
+            data: dir.path().join("data"),
             dir,
             shards,
             listen: "127.0.0.1:0".to_owned(),
             config: config.to_owned(),
             boot: None,
+            boot_directory: None,
         }
+    }
+
+    /// The data directory is there instead of beside the configuration.
+    pub fn data_at(mut self, path: &Path) -> Self {
+        self.data = path.to_owned();
+        self
     }
 
     /// Adds a line to the configuration file.
@@ -57,8 +67,19 @@ impl Home {
         self.boot = Some(id.to_owned());
     }
 
+    /// The same, and what a reboot empties (`/run`) is empty.
+    pub fn reboot(&mut self, id: &str) {
+        self.boot(id);
+        let directory = self.dir.path().join("run");
+        if directory.exists() {
+            fs::remove_dir_all(&directory).unwrap();
+        }
+        fs::create_dir(&directory).unwrap();
+        self.boot_directory = Some(directory);
+    }
+
     pub fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.data.clone()
     }
 
     fn command(&self) -> Command {
@@ -79,6 +100,9 @@ impl Home {
         if let Some(boot) = &self.boot {
             command.env("TIDEGATE_TEST_BOOT_ID", boot);
         }
+        if let Some(directory) = &self.boot_directory {
+            command.env("TIDEGATE_TEST_BOOT_DIRECTORY", directory);
+        }
         command
     }
 
@@ -97,25 +121,24 @@ impl Home {
 
     /// Starts a server and waits until it listens.
     pub fn start(&self) -> Server {
+        let mut server = self.spawn();
+        if let Err(said) = server.await_listening() {
+            panic!("the server did not start: {said:?}");
+        }
+        server
+    }
+
+    /// Starts a server; it does not listen yet.
+    pub fn spawn(&self) -> Server {
         let mut child = self.command().spawn().unwrap();
         let stdout = lines_of(child.stdout.take().unwrap());
         let errors = Arc::new(Mutex::new(Vec::new()));
         collect(child.stderr.take().unwrap(), errors.clone());
-        let mut server = Server {
+        Server {
             child,
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            stdout,
             errors,
-        };
-        loop {
-            match stdout.recv_timeout(PATIENCE) {
-                Ok(line) => {
-                    if let Some((_, address)) = line.split_once("listening on ") {
-                        server.address = address.trim().parse().unwrap();
-                        return server;
-                    }
-                }
-                Err(_) => panic!("the server did not start: {:?}", server.errors()),
-            }
         }
     }
 }
@@ -124,10 +147,29 @@ impl Home {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    stdout: mpsc::Receiver<String>,
     errors: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
+    /// Waits until it listens.
+    ///
+    /// # Errors
+    /// What it said instead.
+    pub fn await_listening(&mut self) -> Result<(), Vec<String>> {
+        loop {
+            match self.stdout.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    if let Some((_, address)) = line.split_once("listening on ") {
+                        self.address = address.trim().parse().unwrap();
+                        return Ok(());
+                    }
+                }
+                Err(_) => return Err(self.errors()),
+            }
+        }
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -155,6 +197,14 @@ impl Server {
     pub fn kill(mut self) {
         self.assert_alive();
         self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// `SIGKILL`, then `between`, without which it may not be able to end.
+    /// It may have ended by itself.
+    pub fn kill_and(mut self, between: impl FnOnce()) {
+        self.child.kill().unwrap();
+        between();
         self.child.wait().unwrap();
     }
 

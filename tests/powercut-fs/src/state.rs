@@ -22,10 +22,10 @@ use crate::{
     Counts, Fault, Operation,
 };
 
-/// Longest time that a slow operation takes.
-const SLOW: Duration = Duration::from_micros(1500);
-/// How many operations of a hundred are slow.
-const SLOW_PERCENT: u64 = 25;
+/// Longest time that an operation takes.
+const SLOW: Duration = Duration::from_millis(3);
+/// How many operations of a hundred are slow, by turns.
+const SLOW_PERCENT: [u64; 3] = [10, 40, 80];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Power {
@@ -149,7 +149,8 @@ impl Shared {
 
     /// Does it now or a little later, in any order with others that wait.
     pub fn submit(&self, mut state: MutexGuard<'_, State>, job: Job) {
-        if !state.random.percent(SLOW_PERCENT) {
+        let slow = SLOW_PERCENT[state.life as usize % SLOW_PERCENT.len()];
+        if !state.random.percent(slow) {
             return state.perform(job);
         }
         let wait = SLOW.mul_f64(state.random.below(1000) as f64 / 1000.0);

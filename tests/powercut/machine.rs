@@ -1,0 +1,117 @@
+//! A machine: a disk that can lose its power, and the server on it.
+
+use std::time::Duration;
+
+use powercut_fs::{available, private_mounts, Counts, CutReport, PowercutFs};
+use tempfile::TempDir;
+
+use crate::support::{
+    server::{Home, Server},
+    Random,
+};
+
+/// Totals of a run, for people.
+#[derive(Debug, Default)]
+pub struct Totals {
+    pub cuts: u64,
+    pub process_kills: u64,
+    pub sectors_dropped: u64,
+    pub sectors_kept: u64,
+    pub names_undone: u64,
+    pub writes_in_flight: u64,
+}
+
+pub struct Machine {
+    pub home: Home,
+    pub disk: PowercutFs,
+    pub totals: Totals,
+    boots: u64,
+    // Last: the disk is mounted in it.
+    _directory: TempDir,
+}
+
+impl Machine {
+    /// A machine with an empty disk; `configure` adds to the configuration.
+    /// `None`, said loudly, where nothing can be mounted.
+    pub fn new(
+        shards: u16,
+        random: &mut Random,
+        configure: impl FnOnce(Home) -> Home,
+    ) -> Option<Self> {
+        if let Err(error) = available() {
+            eprintln!("NOT TESTED: /dev/fuse cannot be opened ({error}): no power was cut");
+            return None;
+        }
+        private_mounts().expect("only root can mount: run as root, or without /dev/fuse");
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let disk = PowercutFs::mount(directory.path(), random.next()).unwrap();
+        // Not the root of the disk: the server makes its directory there.
+        let home = configure(Home::new(shards)).data_at(&disk.path().join("data"));
+        let mut machine = Machine {
+            home,
+            disk,
+            totals: Totals::default(),
+            boots: 0,
+            _directory: directory,
+        };
+        machine.boot();
+        Some(machine)
+    }
+
+    /// As after a reboot: another boot id, and nothing in `/run`.
+    fn boot(&mut self) {
+        self.boots += 1;
+        let id = format!("{:032x}", self.boots);
+        self.home.reboot(&id);
+    }
+
+    /// The power goes now; the server dies without having learnt of it.
+    pub fn cut(&mut self, server: Server) -> CutReport {
+        let report = self.disk.cut();
+        self.fall(server, report)
+    }
+
+    /// The power goes at the `changes`th request from now that changes the
+    /// disk, or when the wait is over.
+    pub fn cut_after(&mut self, server: Server, changes: u64, most: Duration) -> CutReport {
+        self.disk.cut_after(changes);
+        let report = self.disk.await_cut(most).unwrap_or_else(|| self.disk.cut());
+        self.fall(server, report)
+    }
+
+    /// The server is killed, and what it had on the way still ends; then the
+    /// power goes.
+    pub fn kill_then_cut(&mut self, server: Server) -> CutReport {
+        server.kill();
+        let report = self.disk.cut();
+        self.disk.refuse();
+        self.rise(report)
+    }
+
+    /// The power went by itself.
+    pub fn fall(&mut self, server: Server, report: CutReport) -> CutReport {
+        server.kill_and(|| self.disk.refuse());
+        self.rise(report)
+    }
+
+    fn rise(&mut self, report: CutReport) -> CutReport {
+        self.disk.power_on().unwrap();
+        self.boot();
+        self.totals.cuts += 1;
+        self.totals.sectors_dropped += report.sectors_dropped;
+        self.totals.sectors_kept += report.sectors_kept;
+        self.totals.names_undone += report.names_undone;
+        self.totals.writes_in_flight += report.in_flight;
+        report
+    }
+
+    /// The process dies; the machine stays up.
+    pub fn kill(&mut self, server: Server) {
+        server.kill();
+        self.totals.process_kills += 1;
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.disk.counts()
+    }
+}
