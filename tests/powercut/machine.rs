@@ -65,7 +65,8 @@ impl Machine {
         self.home.reboot(&id);
     }
 
-    /// The power goes now; the server dies without having learnt of it.
+    /// The power goes now; the server dies without having learnt of it, if it
+    /// has not ended before.
     pub fn cut(&mut self, server: Server) -> CutReport {
         let report = self.disk.cut();
         self.fall(server, report)

@@ -21,8 +21,8 @@ struct Life {
     confirmed: Option<(Place, Boundary)>,
     /// When the confirm came.
     confirmed_at: u64,
-    /// Partition and offset, from the confirm or a delivery.
-    place: Option<(u16, u64)>,
+    /// Where it was seen first: a survivor is delivered in later generations.
+    place: Option<Place>,
     /// Somebody was told so, or a start after a loss kept it.
     durable: bool,
     /// The loss report that names it.
@@ -43,8 +43,11 @@ struct Life {
 #[derive(Debug, Default)]
 pub struct Journal {
     lives: HashMap<String, Life>,
-    /// Partition and offset of what is there or was taken out.
-    places: HashMap<(u16, u64), String>,
+    /// Who stands at a partition's offset, settled or not, since which
+    /// generation.
+    places: HashMap<(u16, u64), (u32, String)>,
+    /// Those whose place another one took: a loss report must name them.
+    replaced: Vec<String>,
     /// Counts what was told.
     now: u64,
     /// What was told before then is durable.
@@ -101,16 +104,23 @@ impl Journal {
         }
     }
 
-    fn note_place(&mut self, (partition, generation, offset): Place, id: &str) {
-        let place = (partition, offset);
-        let known = self.places.entry(place).or_insert_with(|| id.to_owned());
-        assert_eq!(
-            known, id,
-            "{place:?} stands for two payloads ({generation})"
-        );
+    fn note_place(&mut self, place: Place, id: &str) {
+        let (partition, generation, offset) = place;
+        let at = (partition, offset);
+        let here = (generation, id.to_owned());
+        let known = self.places.entry(at).or_insert_with(|| here.clone());
+        if known.1 != id {
+            assert_ne!(known.0, generation, "{place:?} stands for two payloads");
+            let old = match known.0 < generation {
+                true => std::mem::replace(known, here).1,
+                false => id.to_owned(),
+            };
+            self.replaced.push(old);
+        }
         let life = self.lives.get_mut(id).expect("sent before");
         let first = life.place.get_or_insert(place);
-        assert_eq!(*first, place, "{id} stands at two places ({generation})");
+        assert_eq!((first.0, first.2), at, "{id} stands at two places");
+        first.1 = first.1.min(generation);
     }
 
     /// Whatever was told until now: a barrier that begins now covers it.
@@ -132,10 +142,10 @@ impl Journal {
                 continue;
             }
             life.durable |= life.confirmed.is_some() && life.confirmed_at <= synced;
-            let named = life.place.and_then(|(partition, offset)| {
-                losses
-                    .iter()
-                    .find(|(of, loss)| *of == partition && loss.first_lost <= offset)
+            let named = life.place.and_then(|(partition, generation, offset)| {
+                losses.iter().find(|(of, loss)| {
+                    *of == partition && generation <= loss.generation && loss.first_lost <= offset
+                })
             });
             let safe =
                 |(boundary, at): &(Boundary, u64)| *boundary == Boundary::Durable || *at <= synced;
@@ -147,12 +157,24 @@ impl Journal {
                 );
                 life.gone = Some(*loss);
             }
-            // What a start keeps it makes durable.
-            life.durable |= life.place.is_some();
+            // What an opening keeps of an older generation it makes durable.
+            life.durable |= life.place.is_some_and(|(partition, generation, _)| {
+                let older = |loss: &Loss| generation <= loss.generation;
+                losses
+                    .iter()
+                    .any(|(of, loss)| *of == partition && older(loss))
+            });
             life.settle_confirmed = life.settle_confirmed.filter(safe);
         }
         let lives = &self.lives;
-        self.places.retain(|_, id| lives[id].gone.is_none());
+        for id in self.replaced.drain(..) {
+            let life = &lives[&id];
+            assert!(
+                life.gone.is_some(),
+                "another record took the place of {id} ({life:?})"
+            );
+        }
+        self.places.retain(|_, (_, id)| lives[id].gone.is_none());
         self.reached.clear();
         for life in self.lives.values().filter(|life| life.gone.is_none()) {
             if let Some(((partition, _, offset), _)) = life.confirmed {
@@ -190,6 +212,13 @@ impl Journal {
             "{id} was reported lost and is there at {place:?} ({life:?})"
         );
         life.durable |= delivery.durable();
+        if let Some((Boundary::Written, at)) = life.settle_confirmed {
+            let last = life.deliveries.last().map_or(0, |((_, of, _), _)| *of);
+            if at > self.synced && delivery.generation() > last {
+                // The settle may have gone with the older generation's end.
+                life.settle_confirmed = None;
+            }
+        }
         assert!(
             life.settle_confirmed.is_none(),
             "{id} at {place:?} came back (attempt {}) after its settle was confirmed",
@@ -225,6 +254,11 @@ impl Journal {
 
     /// After the last drain nothing may be missing.
     pub fn check_drained(&self) -> Summary {
+        assert!(
+            self.replaced.is_empty(),
+            "not reported lost: {:?}",
+            self.replaced
+        );
         let mut summary = Summary {
             sent: self.lives.len(),
             ..Summary::default()

@@ -62,7 +62,9 @@ pub struct Fault {
     /// A sync forgets what it should have made durable. A write that ends in
     /// `EIO` leaves some of its sectors, any other nothing.
     pub errno: i32,
-    /// How many operations, from the next on; at least 1.
+    /// Operations that go well before.
+    pub after: u64,
+    /// How many then fail; at least 1.
     pub times: u64,
 }
 

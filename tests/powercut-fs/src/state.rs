@@ -300,6 +300,10 @@ impl State {
             .iter()
             .position(|fault| fault.operation == operation && (fault.of)(&name))?;
         let fault = &mut self.faults[at];
+        if fault.after > 0 {
+            fault.after -= 1;
+            return None;
+        }
         let errno = fault.errno;
         fault.times -= 1;
         if fault.times == 0 {

@@ -156,6 +156,7 @@ fn a_sync_that_fails_forgets_and_the_next_succeeds() {
         operation: Operation::Sync,
         of: |name| name == "a",
         errno: libc::EIO,
+        after: 0,
         times: 1,
     });
     let failed = file.sync_data().unwrap_err();
@@ -176,6 +177,7 @@ fn writes_fail_as_told_and_a_full_disk_says_so() {
         operation: Operation::Write,
         of: |name| name.starts_with('a'),
         errno: libc::ENOSPC,
+        after: 0,
         times: 1,
     });
     let file = direct(&path, 0);
