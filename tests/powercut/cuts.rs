@@ -9,7 +9,7 @@ use client::Mode;
 use crate::{
     machine::Machine,
     support::{server::Server, size, Random},
-    traffic::{Between, Load, Queue},
+    traffic::{finish, Between, Load, Queue},
 };
 
 #[tokio::test]
@@ -34,8 +34,8 @@ async fn queues_of_all_modes_on_one_log_survive_power_cuts() {
 
 async fn cut_loop(modes: &[Mode], sync_method: &str) {
     let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
-    let name = names.join("+");
-    let mut random = Random::new(&format!("power cuts {name}"));
+    let name = format!("power cuts {}", names.join("+"));
+    let mut random = Random::new(&name);
     let method = format!("sync_method = \"{sync_method}\"");
     let machine = Machine::new(1, &mut random, |home| home.with(&method));
     let Some(mut machine) = machine else { return };
@@ -60,7 +60,8 @@ async fn cut_loop(modes: &[Mode], sync_method: &str) {
         what = end(&mut machine, server, round, &mut random).await;
         load.stop(&queues).await;
     }
-    heal_and_check(&mut machine, &mut queues, what, &name).await;
+    let server = machine.home.start();
+    finish(&mut machine, server, &mut queues, what, &name).await;
 }
 
 /// The power goes while the server starts.
@@ -108,36 +109,4 @@ async fn end(
     };
     println!("  round {round}: {report:?}");
     Between::PowerCut
-}
-
-async fn heal_and_check(machine: &mut Machine, queues: &mut [Queue], what: Between, name: &str) {
-    let server = machine.home.start();
-    let client = server.client().await;
-    let mut left = Vec::new();
-    for queue in queues.iter_mut() {
-        queue.check(&client, what).await;
-        let (summary, counts) = queue.drain(&client).await;
-        println!("power cuts {name}: {}: {summary:?}", queue.name);
-        assert!(summary.confirmed > 0 && summary.settle_confirmed > 0);
-        assert!(summary.reported_lost == 0 || queue.mode != Mode::Durable);
-        queue.barrier(&client).await;
-        left.push(counts);
-    }
-    // Everything is durable: one more cut takes nothing.
-    machine.cut(server);
-    let server = machine.home.start();
-    let client = server.client().await;
-    for (queue, before) in queues.iter_mut().zip(left) {
-        queue.check(&client, Between::PowerCut).await;
-        let mut after = client.info(&queue.name).await.unwrap().totals();
-        // Counted since the start.
-        after.redelivered = before.redelivered;
-        assert_eq!(after, before, "{}", queue.name);
-    }
-    machine.kill(server);
-    println!(
-        "power cuts {name}: {:?}, {:?}",
-        machine.totals,
-        machine.counts()
-    );
 }

@@ -8,7 +8,7 @@ use powercut_fs::{Fault, Operation};
 use crate::{
     machine::Machine,
     support::{server::Server, size, Random, PATIENCE},
-    traffic::{Between, Load, Queue},
+    traffic::{finish, Between, Load, Queue},
 };
 
 /// Of a segment that batches go to. A spare in the making latches nothing.
@@ -136,37 +136,6 @@ async fn fail_loop(name: &str, sync_method: &str, operation: Operation, errno: i
 
 async fn pause(random: &mut Random, most_ms: u64) {
     tokio::time::sleep(Duration::from_millis(random.between(1, most_ms))).await;
-}
-
-/// Drains, checks, and cuts the power once more.
-async fn finish(
-    machine: &mut Machine,
-    server: Server,
-    queues: &mut [Queue],
-    what: Between,
-    name: &str,
-) {
-    let client = server.client().await;
-    let mut left = Vec::new();
-    for queue in queues.iter_mut() {
-        queue.check(&client, what).await;
-        let (summary, counts) = queue.drain(&client).await;
-        println!("{name}: {}: {summary:?}", queue.name);
-        assert!(summary.confirmed > 0);
-        queue.barrier(&client).await;
-        left.push(counts);
-    }
-    machine.cut(server);
-    let server = machine.home.start();
-    let client = server.client().await;
-    for (queue, before) in queues.iter_mut().zip(left) {
-        queue.check(&client, Between::PowerCut).await;
-        let mut after = client.info(&queue.name).await.unwrap().totals();
-        after.redelivered = before.redelivered;
-        assert_eq!(after, before, "{}", queue.name);
-    }
-    machine.kill(server);
-    println!("{name}: {:?}, {:?}", machine.totals, machine.counts());
 }
 
 /// Each sync and each write of a start fails once: it begins anew by itself,

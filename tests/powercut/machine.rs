@@ -1,16 +1,26 @@
 //! A machine: a disk that can lose its power, and the server on it.
 
-use std::time::Duration;
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
-use powercut_fs::{available, private_mounts, Counts, CutReport, PowercutFs};
+use powercut_fs::{available, private_mounts, CutReport, PowercutFs};
 use tempfile::TempDir;
 
 use crate::support::{
+    journal::Summary,
     server::{Home, Server},
     Random,
 };
 
-/// Totals of a run, for people.
+/// A line for people, past the test harness, which hides what a test that
+/// passes prints.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Totals of a run.
 #[derive(Debug, Default)]
 pub struct Totals {
     pub cuts: u64,
@@ -38,11 +48,14 @@ impl Machine {
         random: &mut Random,
         configure: impl FnOnce(Home) -> Home,
     ) -> Option<Self> {
-        if let Err(error) = available() {
-            eprintln!("NOT TESTED: /dev/fuse cannot be opened ({error}): no power was cut");
+        let usable = available().and_then(|()| private_mounts());
+        if let Err(error) = usable {
+            say(&format!(
+                "\nNOT TESTED: no power was cut, because FUSE file systems cannot be mounted here \
+                 (/dev/fuse and root are needed): {error}"
+            ));
             return None;
         }
-        private_mounts().expect("only root can mount: run as root, or without /dev/fuse");
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let disk = PowercutFs::mount(directory.path(), random.next()).unwrap();
         // Not the root of the disk: the server makes its directory there.
@@ -112,7 +125,24 @@ impl Machine {
         self.totals.process_kills += 1;
     }
 
-    pub fn counts(&self) -> Counts {
-        self.disk.counts()
+    /// What the run did and what was checked, as one line.
+    pub fn report(&self, name: &str, summaries: &[Summary]) {
+        let sum = |of: fn(&Summary) -> usize| summaries.iter().map(of).sum::<usize>();
+        let (totals, counts) = (&self.totals, self.disk.counts());
+        say(&format!(
+            "{name}: {} power cuts, {} process kills, {} failed operations; unsynced at the cuts: \
+             {} sectors dropped, {} kept, {} names undone, {} writes in flight; checked: {} \
+             confirmed records ({} of them reported lost), {} confirmed settles",
+            totals.cuts,
+            totals.process_kills,
+            counts.faults,
+            totals.sectors_dropped,
+            totals.sectors_kept,
+            totals.names_undone,
+            totals.writes_in_flight,
+            sum(|summary| summary.confirmed),
+            sum(|summary| summary.reported_lost),
+            sum(|summary| summary.settle_confirmed),
+        ));
     }
 }

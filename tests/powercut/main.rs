@@ -2,8 +2,8 @@
 //! system of the test process (`tests/powercut-fs`) carries the server's direct
 //! I/O. `TIDEGATE_TEST_SIZE=full` runs them at full size.
 //!
-//! Where `/dev/fuse` cannot be opened nothing of this is tested; each test says
-//! so and passes.
+//! Where no FUSE file system can be mounted (`/dev/fuse` and root are needed)
+//! nothing of this is tested; each test says so, loudly, and passes.
 
 #[path = "../support/mod.rs"]
 mod support;

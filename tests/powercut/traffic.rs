@@ -12,12 +12,15 @@ use std::{
 use client::{Client, Counts, DeclareOptions, Loss, Mode};
 use tokio::task::JoinSet;
 
-use crate::support::{
-    assert_conserved,
-    journal::Summary,
-    load::{consume, drain, publish, Shared},
-    server::{quick, Server},
-    soon, Random, PATIENCE,
+use crate::{
+    machine::Machine,
+    support::{
+        assert_conserved,
+        journal::Summary,
+        load::{consume, drain, publish, Shared},
+        server::{quick, Server},
+        soon, Random, PATIENCE,
+    },
 };
 
 pub const PARTITIONS: u16 = 2;
@@ -136,6 +139,41 @@ impl Queue {
         assert_eq!(counts.published, places, "{}: {info:?}", self.name);
         (summary, counts)
     }
+}
+
+/// The end of a run: everything is taken out and nothing may be missing; then
+/// the power is cut once more, and nothing may have changed.
+pub async fn finish(
+    machine: &mut Machine,
+    server: Server,
+    queues: &mut [Queue],
+    what: Between,
+    name: &str,
+) {
+    let client = server.client().await;
+    let (mut left, mut summaries) = (Vec::new(), Vec::new());
+    for queue in queues.iter_mut() {
+        queue.check(&client, what).await;
+        let (summary, counts) = queue.drain(&client).await;
+        println!("{name}: {}: {summary:?}", queue.name);
+        assert!(summary.confirmed > 0 && summary.settle_confirmed > 0);
+        assert!(summary.reported_lost == 0 || queue.mode == Mode::Buffered);
+        queue.barrier(&client).await;
+        left.push(counts);
+        summaries.push(summary);
+    }
+    machine.cut(server);
+    let server = machine.home.start();
+    let client = server.client().await;
+    for (queue, before) in queues.iter_mut().zip(left) {
+        queue.check(&client, Between::PowerCut).await;
+        let mut after = client.info(&queue.name).await.unwrap().totals();
+        // Counted since the start.
+        after.redelivered = before.redelivered;
+        assert_eq!(after, before, "{}", queue.name);
+    }
+    machine.kill(server);
+    machine.report(name, &summaries);
 }
 
 /// Publishers and consumers on some queues.
