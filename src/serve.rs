@@ -225,11 +225,10 @@ fn describe(notice: &Notice) -> (LogLevel, String) {
             LogLevel::Error,
             format!("{cause}; nothing is confirmed until the log is reopened, which is tried by itself"),
         ),
-        Notice::Loss { queue, queue_id, partition, generation, first_lost } => (
+        Notice::Loss { queue, queue_id, partition, generation, first_lost, begins } => (
             LogLevel::Warn,
             format!(
-                "queue {queue:?} (id {queue_id}) partition {partition} begins generation {}: every offset of generation {generation} at or above {first_lost} is gone, every one below is present",
-                generation + 1
+                "queue {queue:?} (id {queue_id}) partition {partition} begins generation {begins}: every offset of generation {generation} at or above {first_lost} is gone, every one below is present"
             ),
         ),
         Notice::BadRecord { queue_id, partition, offset } => (

@@ -59,7 +59,7 @@ impl Machine {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let disk = PowercutFs::mount(directory.path(), random.next()).unwrap();
         // Not the root of the disk: the server makes its directory there.
-        let home = configure(Home::new(shards)).data_at(&disk.path().join("data"));
+        let home = configure(Home::new(shards).short_segments()).data_at(&disk.path().join("data"));
         let mut machine = Machine {
             home,
             disk,
@@ -129,6 +129,10 @@ impl Machine {
     pub fn report(&self, name: &str, summaries: &[Summary]) {
         let sum = |of: fn(&Summary) -> usize| summaries.iter().map(of).sum::<usize>();
         let (totals, counts) = (&self.totals, self.disk.counts());
+        let log = std::fs::read_dir(self.home.data().join("shard-00")).unwrap();
+        let mut files: Vec<_> = log.map(|entry| entry.unwrap().file_name()).collect();
+        files.sort();
+        println!("{name}: the log is {files:?}");
         say(&format!(
             "{name}: {} power cuts, {} process kills, {} failed operations; unsynced at the cuts: \
              {} sectors dropped, {} kept, {} names undone, {} writes in flight; checked: {} \

@@ -22,6 +22,7 @@ pub struct Home {
     shards: u16,
     listen: String,
     config: String,
+    segment_size: &'static str,
     data: PathBuf,
     boot: Option<String>,
     boot_directory: Option<PathBuf>,
@@ -31,13 +32,14 @@ impl Home {
     /// Segments of 4 MiB, so that they roll.
     pub fn new(shards: u16) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let config = "segment_size = \"4MiB\"\nallow_any_file_system = true\npin_cores = false\n";
+        let config = "allow_any_file_system = true\npin_cores = false\n";
         Home {
             data: dir.path().join("data"),
             dir,
             shards,
             listen: "127.0.0.1:0".to_owned(),
             config: config.to_owned(),
+            segment_size: "4MiB",
             boot: None,
             boot_directory: None,
         }
@@ -53,6 +55,12 @@ impl Home {
     pub fn with(mut self, line: &str) -> Self {
         self.config.push_str(line);
         self.config.push('\n');
+        self
+    }
+
+    /// The least there is, so that checkpoints, packing and reclaim are busy.
+    pub fn short_segments(mut self) -> Self {
+        self.segment_size = "1MiB";
         self
     }
 
@@ -84,7 +92,8 @@ impl Home {
 
     fn command(&self) -> Command {
         let config = self.dir.path().join("tidegate.toml");
-        fs::write(&config, &self.config).unwrap();
+        let segments = format!("segment_size = {:?}\n", self.segment_size);
+        fs::write(&config, segments + &self.config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command
             .arg("serve")
