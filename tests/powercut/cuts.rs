@@ -48,7 +48,10 @@ async fn cut_loop(modes: &[Mode], sync_method: &str) {
         round += 1;
         if random.between(0, 3) == 0 {
             cut_a_start(&mut machine, &mut random);
-            what = Between::PowerCut;
+            what = match what {
+                Between::CleanStop => Between::CleanStopThenCutStart,
+                _ => Between::PowerCut,
+            };
         }
         let server = machine.home.start();
         let client = server.client().await;
@@ -99,8 +102,16 @@ async fn end(
             let report = report.unwrap_or_else(|| machine.disk.cut());
             machine.fall(server, report)
         }
-        0..=5 => machine.cut(server),
-        6 | 7 => machine.kill_then_cut(server),
+        0..=4 => machine.cut(server),
+        5 | 6 => machine.kill_then_cut(server),
+        7 => {
+            // Signalled while the load runs in this thread.
+            let stopped = tokio::task::spawn_blocking(|| server.stop());
+            stopped.await.expect("a clean stop");
+            let report = machine.cut_stopped();
+            println!("  round {round}: a clean stop, {report:?}");
+            return Between::CleanStop;
+        }
         _ => {
             machine.kill(server);
             println!("  round {round}: a process kill");

@@ -97,8 +97,12 @@ impl Machine {
     /// power goes.
     pub fn kill_then_cut(&mut self, server: Server) -> CutReport {
         server.kill();
+        self.cut_stopped()
+    }
+
+    /// The power goes when no server runs.
+    pub fn cut_stopped(&mut self) -> CutReport {
         let report = self.disk.cut();
-        self.disk.refuse();
         self.rise(report)
     }
 

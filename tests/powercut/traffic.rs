@@ -41,6 +41,11 @@ pub enum Between {
     /// The power may have been cut more than once.
     PowerCut,
     ProcessKill,
+    /// The server was stopped cleanly; then the power was cut.
+    CleanStop,
+    /// Likewise, and the next start lost its power, with the marker or before
+    /// it had taken it.
+    CleanStopThenCutStart,
     /// A storage error in a process that went on.
     StorageError,
 }
@@ -90,12 +95,12 @@ impl Queue {
             assert!(losses.starts_with(&known.1), "{context}");
             let new = &losses[known.1.len()..];
             match (what, self.mode) {
-                (_, Mode::Durable) | (Between::ProcessKill, _) => {
+                (_, Mode::Durable) | (Between::ProcessKill | Between::CleanStop, _) => {
                     assert!(new.is_empty(), "{context}");
                     assert_eq!(generation, known.0, "{context}");
                 }
                 (Between::PowerCut, _) => assert!(!new.is_empty(), "{context}"),
-                (Between::StorageError, _) => {}
+                (Between::StorageError | Between::CleanStopThenCutStart, _) => {}
             }
             // Each generation that began reports the loss of the one before. A
             // start that dies can leave a number that never began.
@@ -115,8 +120,14 @@ impl Queue {
             lost.extend(new.iter().map(|loss| (partition.partition, *loss)));
             *known = (generation, losses.clone());
         }
-        if what != Between::ProcessKill {
-            self.journal.lock().unwrap().lost(&lost);
+        let mut journal = self.journal.lock().unwrap();
+        if matches!(what, Between::CleanStop | Between::CleanStopThenCutStart) {
+            // A clean stop makes everything durable.
+            let now = journal.now();
+            journal.barrier(now);
+        }
+        if !matches!(what, Between::ProcessKill | Between::CleanStop) {
+            journal.lost(&lost);
         }
     }
 
