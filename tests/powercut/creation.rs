@@ -1,4 +1,5 @@
-//! Power cuts before a server has served for the first time, and just after.
+//! Power cuts before a server has served for the first time, and just after a
+//! start.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use powercut_fs::Style;
 
 use crate::{
     machine::Machine,
-    support::{size, Random},
+    support::{server::Home, size, Random},
 };
 
 const QUEUE: &str = "first";
@@ -54,6 +55,38 @@ async fn the_first_confirmed_record_survives_a_cut_that_drops_everything_unsynce
     for mode in Mode::ALL {
         client.info(mode.name()).await.expect("declared");
     }
+    machine.kill(server);
+}
+
+/// What a process left unsynced the next one syncs before it says anything.
+#[tokio::test]
+async fn what_a_restart_kept_is_durable_at_once() {
+    let mut random = Random::new("restart");
+    let unsynced = |home: Home| home.with("background_sync_interval = \"0\"");
+    let Some(mut machine) = Machine::new(1, &mut random, unsynced) else {
+        return;
+    };
+    let server = machine.home.start();
+    let client = server.client().await;
+    let options = DeclareOptions::new(QUEUE).mode(Mode::Buffered);
+    client.declare(options).await.unwrap();
+    let mut expected = Vec::new();
+    for number in 0..20 {
+        expected.push(number.to_string());
+        publish(&client, &expected[number]).await;
+    }
+    let before = client.frontiers(QUEUE).await.unwrap()[0];
+    assert!(before.durable_next < 20, "nothing asked for a sync");
+    machine.kill(server);
+    let server = machine.home.start();
+    let client = server.client().await;
+    let after = client.frontiers(QUEUE).await.unwrap()[0];
+    assert_eq!((after.written_next, after.durable_next), (20, 20));
+    let report = machine.disk.cut_in(Style::DropAll);
+    machine.fall(server, report);
+    let server = machine.home.start();
+    let client = server.client().await;
+    assert_eq!(payloads(&client).await, expected);
     machine.kill(server);
 }
 

@@ -142,9 +142,10 @@ impl Home {
         let mut child = self.command().spawn().unwrap();
         let stdout = lines_of(child.stdout.take().unwrap());
         let errors = Arc::new(Mutex::new(Vec::new()));
-        collect(child.stderr.take().unwrap(), errors.clone());
+        let reader = collect(child.stderr.take().unwrap(), errors.clone());
         Server {
             child,
+            reader: Some(reader),
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
             stdout,
             errors,
@@ -155,6 +156,8 @@ impl Home {
 /// A running server; killed when dropped.
 pub struct Server {
     child: Child,
+    /// Of its standard error.
+    reader: Option<thread::JoinHandle<()>>,
     pub address: SocketAddr,
     stdout: mpsc::Receiver<String>,
     errors: Arc<Mutex<Vec<String>>>,
@@ -174,7 +177,17 @@ impl Server {
                         return Ok(());
                     }
                 }
-                Err(_) => return Err(self.errors()),
+                Err(mpsc::RecvTimeoutError::Timeout) => return Err(self.errors()),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait().unwrap();
+                    // All that it said, not only what was read by now.
+                    if let Some(reader) = self.reader.take() {
+                        reader.join().unwrap();
+                    }
+                    let mut said = self.errors();
+                    said.push(format!("({status})"));
+                    return Err(said);
+                }
             }
         }
     }
@@ -326,12 +339,15 @@ fn lines_of(stream: impl std::io::Read + Send + 'static) -> mpsc::Receiver<Strin
     receiver
 }
 
-fn collect(stream: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>) {
+fn collect(
+    stream: impl std::io::Read + Send + 'static,
+    into: Arc<Mutex<Vec<String>>>,
+) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             into.lock().unwrap().push(line);
         }
-    });
+    })
 }
 
 fn read_all(child: &mut Child) -> String {
