@@ -121,8 +121,9 @@ impl Queue {
             *known = (generation, losses.clone());
         }
         let mut journal = self.journal.lock().unwrap();
-        if matches!(what, Between::CleanStop | Between::CleanStopThenCutStart) {
-            // A clean stop makes everything durable.
+        if !matches!(what, Between::PowerCut | Between::StorageError) {
+            // A clean stop makes everything durable, and so does a start in the
+            // same boot with what it finds.
             let now = journal.now();
             journal.barrier(now);
         }
