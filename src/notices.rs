@@ -82,6 +82,8 @@ struct Loss {
     partition: u16,
     generation: u32,
     first_lost: u64,
+    /// The generation that begins.
+    begins: u32,
 }
 
 impl Lines {
@@ -108,12 +110,14 @@ impl Lines {
                 partition,
                 generation,
                 first_lost,
+                begins,
             } => self.losses.entry(shard).or_default().push(Loss {
                 queue: queue.clone(),
                 queue_id: *queue_id,
                 partition: *partition,
                 generation: *generation,
                 first_lost: *first_lost,
+                begins: *begins,
             }),
             _ => {}
         }
@@ -226,7 +230,7 @@ fn loss_line(losses: &[Loss]) -> String {
             format!(
                 "partition {} begins generation {}: every offset of generation {} at or above {} is gone, every one below is present",
                 loss.partition,
-                loss.generation + 1,
+                loss.begins,
                 loss.generation,
                 loss.first_lost
             )
@@ -284,6 +288,7 @@ mod tests {
             partition,
             generation: 1,
             first_lost: 30,
+            begins: 2,
         }
     }
 

@@ -1,6 +1,9 @@
 //! What the fault tests share: server processes that die, journals of what was
 //! promised, a client that speaks frames by hand, and the log as bytes.
 
+// Each test target uses a part of it.
+#![allow(dead_code)]
+
 pub mod journal;
 pub mod load;
 pub mod log_bytes;

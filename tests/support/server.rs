@@ -22,27 +22,45 @@ pub struct Home {
     shards: u16,
     listen: String,
     config: String,
+    segment_size: &'static str,
+    data: PathBuf,
     boot: Option<String>,
+    boot_directory: Option<PathBuf>,
 }
 
 impl Home {
     /// Segments of 4 MiB, so that they roll.
     pub fn new(shards: u16) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let config = "segment_size = \"4MiB\"\nallow_any_file_system = true\npin_cores = false\n";
+        let config = "allow_any_file_system = true\npin_cores = false\n";
         Home {
+            data: dir.path().join("data"),
             dir,
             shards,
             listen: "127.0.0.1:0".to_owned(),
             config: config.to_owned(),
+            segment_size: "4MiB",
             boot: None,
+            boot_directory: None,
         }
+    }
+
+    /// The data directory is there instead of beside the configuration.
+    pub fn data_at(mut self, path: &Path) -> Self {
+        self.data = path.to_owned();
+        self
     }
 
     /// Adds a line to the configuration file.
     pub fn with(mut self, line: &str) -> Self {
         self.config.push_str(line);
         self.config.push('\n');
+        self
+    }
+
+    /// The least there is, so that checkpoints, packing and reclaim are busy.
+    pub fn short_segments(mut self) -> Self {
+        self.segment_size = "1MiB";
         self
     }
 
@@ -57,13 +75,25 @@ impl Home {
         self.boot = Some(id.to_owned());
     }
 
+    /// The same, and what a reboot empties (`/run`) is empty.
+    pub fn reboot(&mut self, id: &str) {
+        self.boot(id);
+        let directory = self.dir.path().join("run");
+        if directory.exists() {
+            fs::remove_dir_all(&directory).unwrap();
+        }
+        fs::create_dir(&directory).unwrap();
+        self.boot_directory = Some(directory);
+    }
+
     pub fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.data.clone()
     }
 
     fn command(&self) -> Command {
         let config = self.dir.path().join("tidegate.toml");
-        fs::write(&config, &self.config).unwrap();
+        let segments = format!("segment_size = {:?}\n", self.segment_size);
+        fs::write(&config, segments + &self.config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command
             .arg("serve")
@@ -78,6 +108,9 @@ impl Home {
             .stderr(Stdio::piped());
         if let Some(boot) = &self.boot {
             command.env("TIDEGATE_TEST_BOOT_ID", boot);
+        }
+        if let Some(directory) = &self.boot_directory {
+            command.env("TIDEGATE_TEST_BOOT_DIRECTORY", directory);
         }
         command
     }
@@ -97,25 +130,25 @@ impl Home {
 
     /// Starts a server and waits until it listens.
     pub fn start(&self) -> Server {
+        let mut server = self.spawn();
+        if let Err(said) = server.await_listening() {
+            panic!("the server did not start: {said:?}");
+        }
+        server
+    }
+
+    /// Starts a server; it does not listen yet.
+    pub fn spawn(&self) -> Server {
         let mut child = self.command().spawn().unwrap();
         let stdout = lines_of(child.stdout.take().unwrap());
         let errors = Arc::new(Mutex::new(Vec::new()));
-        collect(child.stderr.take().unwrap(), errors.clone());
-        let mut server = Server {
+        let reader = collect(child.stderr.take().unwrap(), errors.clone());
+        Server {
             child,
+            reader: Some(reader),
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            stdout,
             errors,
-        };
-        loop {
-            match stdout.recv_timeout(PATIENCE) {
-                Ok(line) => {
-                    if let Some((_, address)) = line.split_once("listening on ") {
-                        server.address = address.trim().parse().unwrap();
-                        return server;
-                    }
-                }
-                Err(_) => panic!("the server did not start: {:?}", server.errors()),
-            }
         }
     }
 }
@@ -123,11 +156,42 @@ impl Home {
 /// A running server; killed when dropped.
 pub struct Server {
     child: Child,
+    /// Of its standard error.
+    reader: Option<thread::JoinHandle<()>>,
     pub address: SocketAddr,
+    stdout: mpsc::Receiver<String>,
     errors: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
+    /// Waits until it listens.
+    ///
+    /// # Errors
+    /// What it said instead.
+    pub fn await_listening(&mut self) -> Result<(), Vec<String>> {
+        loop {
+            match self.stdout.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    if let Some((_, address)) = line.split_once("listening on ") {
+                        self.address = address.trim().parse().unwrap();
+                        return Ok(());
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => return Err(self.errors()),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait().unwrap();
+                    // All that it said, not only what was read by now.
+                    if let Some(reader) = self.reader.take() {
+                        reader.join().unwrap();
+                    }
+                    let mut said = self.errors();
+                    said.push(format!("({status})"));
+                    return Err(said);
+                }
+            }
+        }
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -155,6 +219,14 @@ impl Server {
     pub fn kill(mut self) {
         self.assert_alive();
         self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// `SIGKILL`, then `between`, without which it may not be able to end.
+    /// It may have ended by itself.
+    pub fn kill_and(mut self, between: impl FnOnce()) {
+        self.child.kill().unwrap();
+        between();
         self.child.wait().unwrap();
     }
 
@@ -267,12 +339,15 @@ fn lines_of(stream: impl std::io::Read + Send + 'static) -> mpsc::Receiver<Strin
     receiver
 }
 
-fn collect(stream: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>) {
+fn collect(
+    stream: impl std::io::Read + Send + 'static,
+    into: Arc<Mutex<Vec<String>>>,
+) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             into.lock().unwrap().push(line);
         }
-    });
+    })
 }
 
 fn read_all(child: &mut Child) -> String {

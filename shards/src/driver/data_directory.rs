@@ -11,7 +11,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -307,6 +307,7 @@ fn create_identity(path: &Path, new: NewDirectory) -> io::Result<Identity> {
     );
     File::create(path.join(CREATING))?;
     sync_directory(path)?;
+    sync_names_of(path)?;
     for shard in 0..new.shards {
         fs::create_dir_all(shard_directory(path, shard))?;
     }
@@ -317,6 +318,26 @@ fn create_identity(path: &Path, new: NewDirectory) -> io::Result<Identity> {
     fs::rename(&temporary, path.join("identity"))?;
     sync_directory(path)?;
     Ok(identity)
+}
+
+/// Makes the names that lead to a directory durable, up to the root of its
+/// file system: whoever made them, this process or another just before, need
+/// not have synced them, and without them nothing in it survives.
+fn sync_names_of(path: &Path) -> io::Result<()> {
+    let path = path.canonicalize()?;
+    let device = fs::metadata(&path)?.dev();
+    for above in path.ancestors().skip(1) {
+        if fs::metadata(above)?.dev() != device {
+            return Ok(());
+        }
+        match File::open(above) {
+            Ok(directory) => directory.sync_all()?,
+            // Only its owner can have made what is in it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Makes created and renamed names in a directory durable.

@@ -448,12 +448,14 @@ impl<B: BatchBuffer> Engine<B> {
             .directory
             .by_id(key.queue_id)
             .map(|queue| queue.name.clone());
+        let slot = self.partitions.get(&key);
         self.notices.push(Notice::Loss {
             queue: name.unwrap_or_default(),
             queue_id: key.queue_id,
             partition: key.partition,
             generation,
             first_lost,
+            begins: slot.map_or(generation + 1, |slot| slot.generation),
         });
     }
 

@@ -208,6 +208,8 @@ pub enum Notice {
         partition: u16,
         generation: u32,
         first_lost: u64,
+        /// The generation that begins; a start that died may have left a gap.
+        begins: u32,
     },
     /// A record on disk does not verify.
     BadRecord {
