@@ -35,6 +35,7 @@ mod local_event;
 mod machine;
 mod mailbox;
 pub mod offline;
+mod pulse;
 mod segments;
 mod server;
 mod shard;
