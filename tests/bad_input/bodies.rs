@@ -7,11 +7,11 @@ use wire::{
     limits::MAX_FRAME_BYTES,
     message::{
         Barrier, Confirm, Credit, Declare, Delete, Extension, Frontiers, List, Locate, Peek, Ping,
-        Purge, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, SETTLE_CONFIRM,
+        Publish, Purge, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, SETTLE_CONFIRM,
     },
 };
 
-use crate::rawwire::{frame, publish, Encode, Frame, Peer, Server};
+use crate::rawwire::{code, frame, publish, said, Encode, Frame, Heard, Peer, Server};
 
 /// A valid frame of each request, the queue being there.
 fn valid(queue_id: u64) -> Vec<Vec<u8>> {
@@ -111,27 +111,76 @@ fn answers(frame: &Frame, correlation: u64) -> bool {
     header.correlation == correlation
 }
 
-/// Sends the frame and waits for its answer; for kinds without one, for the
-/// answer to a ping behind it.
-fn provoke(peer: &mut Peer, mut bytes: Vec<u8>, correlation: u64) {
-    bytes[16..24].copy_from_slice(&correlation.to_le_bytes());
-    let silent = [Kind::Credit, Kind::Settle].map(|kind| kind as u8);
-    let expected = if silent.contains(&bytes[5]) {
-        bytes.extend(frame(1 << 40, &Ping::default()));
-        1 << 40
-    } else {
-        correlation
-    };
-    peer.raw(&bytes);
-    let kind = bytes[5];
-    loop {
-        let frame = peer.frame();
-        let frame = frame.unwrap_or_else(|| panic!("closed by a body of kind {kind}"));
-        if answers(&frame, expected) {
-            return;
+/// A body with one byte changed.
+struct Mutant {
+    frame: Vec<u8>,
+    correlation: u64,
+    /// For the report.
+    at: usize,
+    mask: u8,
+    shard: u16,
+}
+
+impl Mutant {
+    fn of(valid: &[u8], correlation: u64, at: usize, mask: u8, shard: u16) -> Self {
+        let mut frame = valid.to_vec();
+        frame[at] ^= mask;
+        frame[16..24].copy_from_slice(&correlation.to_le_bytes());
+        Mutant {
+            frame,
+            correlation,
+            at: at - HEADER_BYTES,
+            mask,
+            shard,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::from_raw(self.frame[5]).expect("a kind")
+    }
+
+    /// It says itself how long its answer may take, and that is not long.
+    fn names_a_short_deadline(&self) -> bool {
+        let body = &self.frame[HEADER_BYTES..];
+        let deadline_ms = match self.kind() {
+            Kind::Publish => codec::decode::<Publish>(body).map(|body| body.deadline_ms),
+            Kind::Barrier => codec::decode::<Barrier>(body).map(|body| body.deadline_ms),
+            _ => return false,
+        };
+        deadline_ms.is_ok_and(|ms| (1..20_000).contains(&ms.to_native()))
+    }
+
+    /// Sends it and waits for its answer; for kinds without one, for the answer
+    /// to a ping behind it. The answer is not that a deadline passed: nothing
+    /// here waits for anything that does not come.
+    fn provoke(&self, peer: &mut Peer) -> Result<(), String> {
+        let mut bytes = self.frame.clone();
+        let silent = matches!(self.kind(), Kind::Credit | Kind::Settle);
+        let expected = if silent { PING } else { self.correlation };
+        if silent {
+            bytes.extend(frame(PING, &Ping::default()));
+        }
+        peer.raw(&bytes);
+        loop {
+            let frame = match peer.hear() {
+                Heard::Frame(frame) => frame,
+                Heard::Closed => return Err("closed the connection".to_owned()),
+                Heard::Nothing => return Err("is unanswered".to_owned()),
+            };
+            if !answers(&frame, expected) {
+                continue;
+            }
+            let late = code(&frame) == Some(ErrorCode::Deadline);
+            if late && !self.names_a_short_deadline() {
+                return Err(format!("waited in vain: {}", said(&frame.1)));
+            }
+            return Ok(());
         }
     }
 }
+
+/// Correlation of pings behind what has no answer.
+const PING: u64 = 1 << 40;
 
 /// Flipped bits in every byte of every body: answered or done, never a panic,
 /// a hang, or the end of this or another connection. On the owner's shard and
@@ -152,10 +201,11 @@ fn every_byte_of_every_body_may_be_flipped() {
             for at in (from..bytes.len()).step_by(step) {
                 // Low and high bits in turn: half of the time of both.
                 for mask in [0x80_u8 >> (7 * (at % 2)), 0xff] {
-                    let mut mutated = bytes.clone();
-                    mutated[at] ^= mask;
                     correlation += 1;
-                    provoke(&mut peer, mutated, correlation);
+                    let mutant = Mutant::of(&bytes, correlation, at, mask, shard);
+                    if let Err(what) = mutant.provoke(&mut peer) {
+                        report(&server, &mutant, &what);
+                    }
                 }
             }
             watcher.ping();
@@ -163,6 +213,18 @@ fn every_byte_of_every_body_may_be_flipped() {
     }
     watcher.publish(queue, &[b"still served"]);
     server.assert_well();
+}
+
+fn report(server: &Server, mutant: &Mutant, what: &str) -> ! {
+    panic!(
+        "a {} to shard {} with byte {} of its body changed by {:#04x} {what}: {:02x?}\n{}",
+        mutant.kind().name(),
+        mutant.shard,
+        mutant.at,
+        mutant.mask,
+        &mutant.frame[HEADER_BYTES..],
+        server.state()
+    );
 }
 
 #[test]

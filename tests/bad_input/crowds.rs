@@ -2,6 +2,11 @@
 
 use std::{
     net::TcpStream,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc,
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -14,7 +19,7 @@ use wire::{
     vocabulary::Mode,
 };
 
-use crate::rawwire::{await_that, code, frame, hello, Peer, Server};
+use crate::rawwire::{await_that, code, frame, hello, publish, Heard, Peer, Server};
 
 fn claim(kind: Kind, length: u32) -> [u8; 24] {
     let kind = kind as u8;
@@ -264,5 +269,68 @@ fn a_consumer_that_never_reads_takes_no_more_than_its_window() {
     }
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 256 << 20, "{grown} bytes");
+    server.assert_well();
+}
+
+/// Threads that take the cores away from everybody else, until dropped.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Busy {
+    /// Two per core.
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let cores = thread::available_parallelism().map_or(2, usize::from);
+        let spin = || {
+            let stop = stop.clone();
+            thread::spawn(move || while !stop.load(Ordering::Relaxed) {})
+        };
+        let threads = (0..2 * cores).map(|_| spin()).collect();
+        Busy { stop, threads }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A shard that loses its core at the wrong moment goes on all the same: one
+/// request at a time, so that nothing else wakes it, on either shard and from
+/// one to the other.
+#[test]
+fn on_a_crowded_machine_every_request_is_answered() {
+    let full = std::env::var("TIDEGATE_TEST_SIZE").is_ok_and(|size| size == "full");
+    let rounds = if full { 20_000 } else { 500 };
+    let mut server = Server::start();
+    let queue = server
+        .hello()
+        .declare_as("crowded", Mode::Buffered, 2, 30_000);
+    let busy = Busy::start();
+    thread::scope(|scope| {
+        for shard in [0, 1] {
+            let server = &server;
+            scope.spawn(move || {
+                let mut peer = server.hello_to(shard);
+                for round in 0..rounds {
+                    let mut body = publish(queue, &[b"one at a time"]);
+                    body.partition = (round % 2) as u16;
+                    peer.send(round, &body);
+                    match peer.hear() {
+                        Heard::Frame(frame) => assert_eq!(frame.0.kind, Kind::Confirm as u8),
+                        Heard::Closed => panic!("round {round}: closed"),
+                        Heard::Nothing => panic!("round {round}: {}", server.state()),
+                    }
+                }
+            });
+        }
+    });
+    drop(busy);
     server.assert_well();
 }

@@ -1,6 +1,7 @@
 //! A server process and connections that speak to it in bytes.
 
 use std::{
+    collections::BTreeMap,
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     path::PathBuf,
@@ -23,8 +24,10 @@ use wire::{
     vocabulary::Mode,
 };
 
-/// Bound on each wait; only a broken server reaches it.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Bound on each wait; only a broken server reaches it. Above the server's own
+/// deadline of 30 s: what waits for something that does not come is refused
+/// with `Deadline` by then, and silence means that nobody is at work.
+pub const PATIENCE: Duration = Duration::from_secs(45);
 
 /// What encodes as a body, without naming the serializer in each signature.
 pub trait Encode {
@@ -177,6 +180,41 @@ impl Server {
         self.errors.lock().unwrap().clone()
     }
 
+    /// What the process is doing, for the report of a failure: each thread,
+    /// what it waits for, and how often it gave up its core in a second. A
+    /// shard that sleeps through that second has no pulse.
+    pub fn state(&self) -> String {
+        let threads = self.threads();
+        thread::sleep(Duration::from_secs(1));
+        let later = self.threads();
+        let mut text = format!("the server said: {}", self.errors());
+        for (id, (name, waits, sleeps)) in threads {
+            let after = later.get(&id).map_or(0, |(_, _, after)| *after);
+            let slept = after.saturating_sub(sleeps);
+            text.push_str(&format!("\n{id} {name}: {waits}, slept {slept} times"));
+        }
+        text
+    }
+
+    /// By id: name, what it waits for in the kernel, times it waited so far.
+    fn threads(&self) -> BTreeMap<String, (String, String, u64)> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let mut threads = BTreeMap::new();
+        for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
+            let path = task.path();
+            let read = |name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
+            let status = read("status");
+            let sleeps = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+                .and_then(|count| count.trim().parse().ok());
+            let id = task.file_name().to_string_lossy().into_owned();
+            let name = read("comm").trim().to_owned();
+            threads.insert(id, (name, read("wchan"), sleeps.unwrap_or_default()));
+        }
+        threads
+    }
+
     /// The process lives, complained of no panic, and serves a newcomer.
     pub fn assert_well(&mut self) {
         let ended = self.child.try_wait().expect("waited");
@@ -264,6 +302,13 @@ pub fn publish(queue_id: u64, payloads: &[&[u8]]) -> Publish {
 
 pub type Frame = (FrameHeader, Vec<u8>);
 
+/// What a wait for a frame ended with.
+pub enum Heard {
+    Frame(Frame),
+    Closed,
+    Nothing,
+}
+
 /// One end of a connection.
 pub struct Peer {
     pub stream: TcpStream,
@@ -292,19 +337,25 @@ impl Peer {
 
     /// The next frame; `None` when the server closed.
     pub fn frame(&mut self) -> Option<Frame> {
+        match self.hear() {
+            Heard::Frame(frame) => Some(frame),
+            Heard::Closed => None,
+            Heard::Nothing => panic!("the server neither answered nor closed"),
+        }
+    }
+
+    /// What comes next within [`PATIENCE`].
+    pub fn hear(&mut self) -> Heard {
         let mut header = [0; HEADER_BYTES];
         match self.stream.read_exact(&mut header) {
             Ok(()) => {}
-            Err(error) => {
-                let late = error.kind() == std::io::ErrorKind::WouldBlock;
-                assert!(!late, "the server neither answered nor closed");
-                return None;
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Heard::Nothing,
+            Err(_) => return Heard::Closed,
         }
         let header = FrameHeader::decode(&header, MAX_FRAME_BYTES).expect("a frame");
         let mut body = vec![0; header.length as usize];
         self.stream.read_exact(&mut body).expect("a whole body");
-        Some((header, body))
+        Heard::Frame((header, body))
     }
 
     /// The next frame, which is of this kind.

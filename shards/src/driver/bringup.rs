@@ -24,6 +24,7 @@ use super::{
     machine,
     mailbox::{Outbox, Receiver, Sender},
     peer_watch::PeerLimits,
+    pulse::Heart,
     segments::Segments,
     shard::{Crowd, Report, Shard, ShardParts},
 };
@@ -158,6 +159,7 @@ pub(super) struct Bringup {
     pub store_helper: Helper,
     pub reports: flume::Sender<Report>,
     pub crowd: Crowd,
+    pub heart: Arc<Heart>,
 }
 
 impl Bringup {
@@ -165,7 +167,7 @@ impl Bringup {
     pub(super) async fn run(self) {
         let shard = self.config.shard;
         let turns = Rc::new(Cell::new(0));
-        glommio::spawn_local(pulse(turns.clone())).detach();
+        glommio::spawn_local(self.heart.clone().pulse(turns.clone())).detach();
         if let Err(reason) = self.serve(turns).await {
             // The receiver is gone only when the process ends.
             let _ = self.reports.send(Report::Failed { shard, reason });
@@ -421,25 +423,8 @@ impl Bringup {
     }
 }
 
-/// Longest sleep of an executor that has work, and of one that has none.
-const PULSE: Duration = Duration::from_millis(10);
-const IDLE_PULSE: Duration = Duration::from_millis(50);
-
-/// Bounds a trap of glommio 0.9: its loop takes "the preemption timer fired
-/// before any task ran" for "no task wants to run", and parks with tasks ready.
-/// That needs the thread to lose its core for the timer's whole length (1 ms in
-/// the shard's queue) at the wrong moment, so it shows on a crowded machine;
-/// any later wake cures it, and with this one always comes.
-async fn pulse(turns: Rc<Cell<u64>>) {
-    let mut seen = 0;
-    loop {
-        let idle = std::mem::replace(&mut seen, turns.get()) == seen;
-        sleep(if idle { IDLE_PULSE } else { PULSE }).await;
-    }
-}
-
 /// The next message of another thread; `None` when there will be none. Looked
-/// for by timer, because a wake can be missed; see [`pulse`].
+/// for by timer, because a wake can be missed; see [`super::pulse`].
 async fn receive<T>(from: &flume::Receiver<T>) -> Option<T> {
     loop {
         match from.try_recv() {

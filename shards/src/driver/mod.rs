@@ -36,6 +36,7 @@ mod machine;
 mod mailbox;
 pub mod offline;
 mod peer_watch;
+mod pulse;
 mod segments;
 mod server;
 mod shard;

@@ -21,6 +21,7 @@ use super::{
     machine::{self, MachineError},
     mailbox::{mailboxes, Letter, Sender},
     peer_watch::PeerLimits,
+    pulse::{self, Heart},
     shard::{Crowd, Report},
 };
 use crate::{
@@ -35,6 +36,10 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(15);
 /// Descriptors kept for log files and the rest when connections are counted;
 /// half of them where there are few.
 const RESERVED_DESCRIPTORS: u64 = 256;
+/// glommio's preemption timer where no queue asks for a shorter one. So long
+/// because nothing could wake an executor that parked with its first task
+/// ready, before its pulse; see `pulse`.
+const PREEMPT: Duration = Duration::from_secs(3600);
 /// Threads for what may block.
 const HELPER_THREADS: usize = 2;
 /// Threads for packing and checkpoints, at most.
@@ -284,7 +289,9 @@ impl Launch<'_> {
             now: Arc::new(AtomicI64::new(0)),
             most: self.most_connections(),
         };
-        for (shard, mail) in receivers.into_iter().enumerate() {
+        let hearts: Vec<Arc<Heart>> = receivers.iter().map(|_| Arc::default()).collect();
+        pulse::watch(hearts.clone()).map_err(StartError::Thread)?;
+        for (shard, (mail, heart)) in receivers.into_iter().zip(hearts).enumerate() {
             let shard = shard as u16;
             let bringup = Bringup {
                 config: self.engine_config(shard)?,
@@ -310,15 +317,13 @@ impl Launch<'_> {
                 store_helper: store_helper.clone(),
                 reports: self.reports.clone(),
                 crowd: crowd.clone(),
+                heart,
             };
             let placement = self.placement(shard);
             LocalExecutorBuilder::new(placement)
                 .name(&format!("shard-{shard}"))
                 .io_memory(self.options.io_memory)
-                // Not 1 ms, which the shard's own queue asks for: before that
-                // queue exists nothing else would wake an executor that parked
-                // with its first task ready; see `pulse` in `bringup`.
-                .preempt_timer(Duration::from_secs(1))
+                .preempt_timer(PREEMPT)
                 .spawn(move || bringup.run())
                 .map_err(|error| StartError::Shard {
                     shard,
