@@ -269,9 +269,14 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
         ),
         Notice::DiskFull(true) => (
             LogLevel::Error,
-            "the disk has no room for another log segment; publishes are refused until there is".to_owned(),
+            "the disk has no room for another log segment: publishes are refused; consuming, settling, purging and deleting go on in a reserve. Free space on its file system; it is taken up by itself".to_owned(),
         ),
         Notice::DiskFull(false) => (LogLevel::Info, "the disk has room again".to_owned()),
+        Notice::DiskLow(true) => (
+            LogLevel::Error,
+            "the disk is below its low-water mark (disk_low_water): publishes are refused until it is not".to_owned(),
+        ),
+        Notice::DiskLow(false) => (LogLevel::Info, "the disk is above its low-water mark again".to_owned()),
         Notice::Problem(text) => (LogLevel::Warn, text.clone()),
     };
     Some(line)

@@ -116,6 +116,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
             SyncChoice::Dsync => Some(SyncMethod::Dsync),
             SyncChoice::Fdatasync => Some(SyncMethod::Fdatasync),
         },
+        disk_low_water: options.disk_low_water,
         window_bytes: options.window_bytes,
         max_connections: options.max_connections,
         peers: PeerLimits {

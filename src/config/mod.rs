@@ -59,6 +59,9 @@ pub struct ServeOptions {
     pub backlog_bytes: u64,
     /// Ready spare segments per log.
     pub spare_segments: u32,
+    /// Free bytes of the data directory's file system below which publishes are
+    /// refused; `None`: a twentieth of it, at most 1 GiB. 0 = only when full.
+    pub disk_low_water: Option<u64>,
     /// Below 2^24.
     pub node_id: u32,
     /// Data groups of a new directory.
@@ -92,6 +95,7 @@ impl Default for ServeOptions {
             cache_bytes: 32 << 20,
             backlog_bytes: 32 << 20,
             spare_segments: 2,
+            disk_low_water: None,
             node_id: 1,
             data_groups: 32,
             window_bytes: 16 << 20,
@@ -140,6 +144,7 @@ struct File {
     cache_size: Option<Size>,
     backlog_limit: Option<Size>,
     spare_segments: Option<u32>,
+    disk_low_water: Option<Size>,
     node_id: Option<u32>,
     data_groups: Option<u32>,
     window_size: Option<Size>,
@@ -194,6 +199,7 @@ impl ServeOptions {
                 .backlog_limit
                 .map_or(default.backlog_bytes, |size| size.0),
             spare_segments: file.spare_segments.unwrap_or(default.spare_segments),
+            disk_low_water: file.disk_low_water.map(|size| size.0),
             node_id: file.node_id.unwrap_or(default.node_id),
             data_groups: file.data_groups.unwrap_or(default.data_groups),
             window_bytes: file.window_size.map_or(default.window_bytes, |size| {
@@ -377,6 +383,7 @@ mod tests {
             cache_size = "1GiB"
             backlog_limit = "8MiB"
             spare_segments = 2
+            disk_low_water = "3GiB"
             node_id = 9
             data_groups = 8
             window_size = "128KiB"
@@ -400,6 +407,7 @@ mod tests {
             cache_bytes: 1 << 30,
             backlog_bytes: 8 << 20,
             spare_segments: 2,
+            disk_low_water: Some(3 << 30),
             node_id: 9,
             data_groups: 8,
             window_bytes: 128 << 10,

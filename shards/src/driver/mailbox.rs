@@ -26,6 +26,8 @@ pub(super) enum Letter {
         sequence: u64,
         result: Result<(), IoFailure>,
     },
+    /// The disk is below its low-water mark, or not.
+    DiskLow(bool),
     /// A helper did a store job.
     Stored(StoreDone),
     /// Every shard serves: accept connections.

@@ -27,6 +27,7 @@ mod clock;
 mod connection;
 mod data_directory;
 pub mod device_probe;
+mod disk_space;
 mod fd;
 pub mod fs_disk;
 mod helper;

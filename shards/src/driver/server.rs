@@ -59,6 +59,9 @@ pub struct ServerOptions {
     pub log: LogOptions,
     /// `None`: the device probe chooses.
     pub sync_method: Option<SyncMethod>,
+    /// Free bytes of the file system below which publishes are refused; `None`:
+    /// a twentieth of it, at most 1 GiB.
+    pub disk_low_water: Option<u64>,
     /// Publish bytes a connection may have unanswered.
     pub window_bytes: u32,
     /// `None`: as many as descriptors allow.
@@ -315,6 +318,7 @@ impl Launch<'_> {
                 mail,
                 helper: helper.clone(),
                 store_helper: store_helper.clone(),
+                disk_low_water: self.options.disk_low_water,
                 reports: self.reports.clone(),
                 crowd: crowd.clone(),
                 heart,

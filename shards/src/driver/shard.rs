@@ -21,6 +21,7 @@ use super::{
     bringup::CleanMarkers,
     clock,
     connection::{self, Socket},
+    disk_space,
     fs_disk::FsDisk,
     helper::Helper,
     listener::{self, Listener},
@@ -97,6 +98,8 @@ pub(super) struct ShardParts {
     pub directory: PathBuf,
     /// For what may take long and nobody waits for.
     pub store_helper: Helper,
+    /// See [`disk_space::is_low`].
+    pub disk_low_water: Option<u64>,
 }
 
 pub(super) struct Shard {
@@ -110,6 +113,7 @@ pub(super) struct Shard {
     effects: RefCell<Vec<Effect<DmaBuffer>>>,
     next_connection: Cell<u64>,
     draining: Cell<bool>,
+    disk_low: Cell<bool>,
     listener_closed: Arc<AtomicBool>,
     pub(super) latched: LocalEvent,
 }
@@ -127,6 +131,7 @@ impl Shard {
             effects: RefCell::default(),
             next_connection: Cell::new(1),
             draining: Cell::new(false),
+            disk_low: Cell::new(false),
             listener_closed: Arc::new(AtomicBool::new(false)),
             latched: LocalEvent::default(),
         })
@@ -143,7 +148,24 @@ impl Shard {
         let shard = self.clone();
         let timer = self.timer.clone();
         self.spawn(async move { timer.run(|| shard.turn.set()).await });
+        self.spawn(self.clone().watch_disk());
         self.turn.set();
+    }
+
+    /// Looks at the free space now and then.
+    async fn watch_disk(self: Rc<Self>) {
+        loop {
+            let directory = self.parts.directory.clone();
+            let mail = self.parts.own_mail.clone();
+            let low_water = self.parts.disk_low_water;
+            self.parts.helper.run(move || {
+                if let Some(low) = disk_space::is_low(&directory, low_water) {
+                    // The receiver is gone only when the process ends.
+                    let _ = mail.send(Letter::DiskLow(low));
+                }
+            });
+            glommio::timer::sleep(disk_space::LOOK).await;
+        }
     }
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
@@ -340,6 +362,11 @@ impl Shard {
             Letter::Accepted { socket } => {
                 self.spawn(listener::receive(self.clone(), socket));
             }
+            Letter::DiskLow(low) => {
+                if self.disk_low.replace(low) != low {
+                    self.event(Event::DiskLow(low));
+                }
+            }
             Letter::Stored(done) => self.event(Event::Stored(done)),
             Letter::Segment { sequence, result } => self.segment_prepared(sequence, result),
             Letter::Accept => self.listen(),
@@ -475,14 +502,25 @@ impl Shard {
             self.turn.set();
             glommio::timer::sleep(DRAIN_PAUSE).await;
         }
-        if let Some(marker) = marker {
-            self.parts.clean.add(marker);
+        match marker {
+            Some(marker) => self.parts.clean.add(marker),
+            None => self.say_why_not_clean(),
         }
         let quiet = marker.is_some();
         self.report(Report::Drained {
             shard: self.number,
             quiet,
         });
+    }
+
+    fn say_why_not_clean(&self) {
+        let failure = self.with_engine(|engine| engine.log().segment_failure().cloned());
+        if let Some(failure) = failure {
+            self.problem(&format!(
+                "what was asked last waits for room in the log ({}) and is given up: what was confirmed is safe, and the next start finds it",
+                failure.message
+            ));
+        }
     }
 
     /// Runs `look` on the engine; never across an await.
@@ -496,6 +534,7 @@ impl Shard {
             socket.close();
         }
         *self.engine.borrow_mut() = engine;
+        self.event(Event::DiskLow(self.disk_low.get()));
         for shard in 0..self.hello.shards {
             if shard != self.number {
                 let from = self.number;

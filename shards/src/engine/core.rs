@@ -17,6 +17,7 @@ use super::{
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     requests::{Barrier, PendingPeek},
+    room::Room,
     turn::{Deferred, Timers},
     types::{ConnKey, Effect, EngineConfig, Event, Notice, ShardMessage},
     upkeep::Upkeep,
@@ -77,7 +78,7 @@ pub struct Engine<B> {
     pub(super) draining: bool,
     /// See `seal`.
     pub(super) sealed: bool,
-    pub(super) disk_full: bool,
+    pub(super) room: Room,
     pub(super) serving: bool,
     /// See `say_serving`.
     pub(super) serving_in_doubt: bool,
@@ -114,6 +115,7 @@ impl<B: BatchBuffer> Engine<B> {
             Event::ReadDone { id, result } => self.on_read_done(id, result),
             Event::Stored(done) => self.on_stored(done),
             Event::Message(message) => self.on_message(message),
+            Event::DiskLow(low) => self.on_disk_low(low),
             Event::Tick => {}
             Event::Drain => self.on_drain(),
         }
@@ -540,24 +542,6 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         self.end_subscriptions_of(conn, &connection);
-    }
-
-    fn on_segment(&mut self, sequence: u64, result: Result<(), crate::log::IoFailure>) {
-        let full = match &result {
-            Ok(()) => false,
-            Err(failure) => {
-                self.notices.push(Notice::Problem(format!(
-                    "segment {sequence} could not be prepared: {}; publishes wait for room",
-                    failure.message
-                )));
-                failure.out_of_space
-            }
-        };
-        if full != self.disk_full {
-            self.disk_full = full;
-            self.notices.push(Notice::DiskFull(full));
-        }
-        self.log.segment_ready(sequence, result);
     }
 
     /// Frontiers, for the driver's own use (drain, clean marker).

@@ -32,6 +32,7 @@ mod partition;
 mod publish;
 mod reads;
 mod requests;
+mod room;
 mod settle;
 mod subscribe;
 mod turn;

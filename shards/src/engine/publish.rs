@@ -123,11 +123,7 @@ impl<B: BatchBuffer> Engine<B> {
                 "the server is shutting down; publish elsewhere or retry after its restart";
             return Err((ErrorCode::Unavailable, message.to_owned()));
         }
-        if self.disk_full {
-            let message = "the disk has no room for a new log segment; free space on its file system, then retry";
-            return Err((ErrorCode::DiskFull, message.to_owned()));
-        }
-        Ok(())
+        self.refuses_for_room()
     }
 
     /// The shard that owns a partition.

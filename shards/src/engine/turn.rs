@@ -95,6 +95,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.pump_groups();
         self.open_barriers();
         self.expire_deadlines();
+        self.tell_stalled();
         self.say_serving();
         self.upkeep_turn();
         self.submit(effects);
@@ -122,7 +123,10 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let partition = self.timers.partitions.peek().map(|Reverse((due, _))| *due);
         let deadline = Some(self.timers.deadlines_due_ms()).filter(|due| *due != u64::MAX);
-        let own = [partition, deadline].into_iter().flatten().min();
+        let own = [partition, deadline, self.stall_due_ms()]
+            .into_iter()
+            .flatten()
+            .min();
         let own = own.map(|due| due.saturating_sub(self.clock_offset_ms));
         [own, self.log.next_timer_ms()].into_iter().flatten().min()
     }

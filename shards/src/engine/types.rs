@@ -130,6 +130,8 @@ pub enum Event<'a> {
     /// A store job was done.
     Stored(StoreDone),
     Message(ShardMessage),
+    /// The disk is below its low-water mark, or above it again.
+    DiskLow(bool),
     /// Nothing but time.
     Tick,
     /// Stop admitting publishes; finish what is in flight.
@@ -219,6 +221,8 @@ pub enum Notice {
     },
     /// No room for a new segment, or room again.
     DiskFull(bool),
+    /// The disk is below its low-water mark, or above it again.
+    DiskLow(bool),
     /// Something that needs an operator's eye.
     Problem(String),
 }

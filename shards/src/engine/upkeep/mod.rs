@@ -197,7 +197,7 @@ impl<B: BatchBuffer> Engine<B> {
             .checkpoint_bytes
             .max(self.log.geometry().segment_bytes())
             .max(self.upkeep.body_bytes * LOG_BYTES_PER_CHECKPOINT_BYTE);
-        let full = self.disk_full && grown > 0;
+        let full = self.room.full && grown > 0;
         if grown < step && !full && !self.upkeep.unfinished {
             return Phase::Idle;
         }
@@ -341,8 +341,12 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// Leaves the cycle where nothing was done yet; a job under way ends by itself.
+    /// Leaves the cycle where nothing was done yet. What is being published
+    /// counts all the same.
     fn give_up_upkeep(&mut self) {
+        if matches!(self.upkeep.phase, Phase::Publishing(_)) {
+            return;
+        }
         if let Phase::Capturing(capturing) = &self.upkeep.phase {
             let key = capturing.current();
             if let Some(slot) = key.and_then(|key| self.partitions.get_mut(&key)) {

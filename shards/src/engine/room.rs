@@ -1,0 +1,142 @@
+//! Room on the disk: what is refused when there is little, and what is said to
+//! those who wait when there is none.
+//!
+//! 1. Once no further segment can be made, or the disk is below its low-water
+//!    mark, publishes are refused. The segments that are ready then, the spares,
+//!    are the reserve: settles, lease ends, purges and deletes go on in them,
+//!    and what they free is recycled.
+//! 2. When the reserve is used up too, nothing waits in silence: after
+//!    [`STALL_MS`] whoever asked is told. What was asked stays in line and takes
+//!    effect once there is room, so the outcome is "unknown".
+//! 3. Each change is said once.
+
+use wire::error::{ErrorCode, Outcome};
+
+use super::{core::Engine, gates::Origin, publish::Refusal, types::ConnKey, types::Notice};
+use crate::{
+    io::BatchBuffer,
+    log::{IoFailure, LogPosition},
+};
+
+/// How long a request waits for room before it is told so, in ms.
+const STALL_MS: u64 = 10_000;
+
+/// See the module head.
+#[derive(Default)]
+pub(super) struct Room {
+    /// The next segment cannot be made for want of space.
+    pub full: bool,
+    /// The disk is below its low-water mark.
+    low: bool,
+    /// Segments cannot be made for another reason, and that was said.
+    failing: bool,
+    /// The log has not got beyond this place since then.
+    stalled: Option<(LogPosition, u64)>,
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    pub(super) fn on_segment(&mut self, sequence: u64, result: Result<(), IoFailure>) {
+        let failure = result.as_ref().err();
+        let full = failure.is_some_and(|failure| failure.out_of_space);
+        if full != self.room.full {
+            self.room.full = full;
+            self.notices.push(Notice::DiskFull(full));
+        }
+        let failing = failure.filter(|failure| !failure.out_of_space);
+        if let Some(failure) = failing.filter(|_| !self.room.failing) {
+            self.notices.push(Notice::Problem(format!(
+                "segment {sequence} could not be prepared: {}; it is tried again, and publishes wait meanwhile",
+                failure.message
+            )));
+        }
+        self.room.failing = failing.is_some();
+        self.log.segment_ready(sequence, result);
+    }
+
+    /// The disk went below its low-water mark, or above it again.
+    pub(super) fn on_disk_low(&mut self, low: bool) {
+        if low != self.room.low {
+            self.room.low = low;
+            self.notices.push(Notice::DiskLow(low));
+        }
+    }
+
+    /// Why there is no room for a publish.
+    pub(super) fn refuses_for_room(&self) -> Result<(), Refusal> {
+        let message = if self.room.full {
+            "the disk has no room for a new log segment; free space on its file system, or consume, purge or delete, then retry"
+        } else if self.room.low {
+            "the disk is below its low-water mark (disk_low_water); free space on its file system, or consume, purge or delete, then retry"
+        } else {
+            return Ok(());
+        };
+        Err((ErrorCode::DiskFull, message.to_owned()))
+    }
+
+    /// Tells those who wait for room that they do.
+    pub(super) fn tell_stalled(&mut self) {
+        let (written, waits) = (self.frontiers.written_next, self.log.backlog_bytes() > 0);
+        if !self.room.full || !waits && self.deferred.is_empty() {
+            self.room.stalled = None;
+            return;
+        }
+        let since = match self.room.stalled {
+            Some((place, since_ms)) if place == written => since_ms,
+            _ => self.server_ms,
+        };
+        self.room.stalled = Some((written, since));
+        if self.server_ms < since + STALL_MS {
+            return;
+        }
+        for (conn, correlation) in self.take_askers() {
+            let message = "the disk is full and the log's reserve is used up; it takes effect once there is room: free space on its file system";
+            self.error(
+                conn,
+                correlation,
+                ErrorCode::DiskFull,
+                Outcome::Unknown,
+                message.to_owned(),
+            );
+        }
+    }
+
+    /// When that is due, in server time.
+    pub(super) fn stall_due_ms(&self) -> Option<u64> {
+        let (_, since_ms) = self.room.stalled?;
+        let due_ms = since_ms + STALL_MS;
+        (due_ms > self.server_ms).then_some(due_ms)
+    }
+
+    /// Who asked for what is not written yet, but for publishes, whose deadline
+    /// tells. They are told once: what they asked for has no asker from now on.
+    fn take_askers(&mut self) -> Vec<(ConnKey, u64)> {
+        let mut askers = Vec::new();
+        let deferred = self
+            .deferred
+            .iter_mut()
+            .map(|deferred| &mut deferred.origin);
+        let groups = self.groups.values_mut();
+        let proposed = groups.flat_map(|slot| slot.origins.iter_mut().map(|(_, origin)| origin));
+        for origin in deferred.chain(proposed) {
+            match origin {
+                Origin::Settles { replies } => {
+                    let replies = std::mem::take(replies);
+                    askers.extend(replies.iter().map(|reply| (reply.conn, reply.correlation)));
+                }
+                Origin::Purge { conn, correlation }
+                | Origin::Declare { conn, correlation }
+                | Origin::Delete { conn, correlation } => {
+                    askers.push((*conn, *correlation));
+                    *origin = Origin::Nobody;
+                }
+                Origin::Nobody | Origin::Publish(_) | Origin::Recover { .. } => {}
+            }
+        }
+        if let Some(meta) = &mut self.meta {
+            for wait in meta.waits.values_mut() {
+                askers.extend(wait.take_askers());
+            }
+        }
+        askers
+    }
+}
