@@ -367,6 +367,11 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(connection) = self.connections.get_mut(&conn) else {
             return;
         };
+        if connection.closing {
+            // Its last frame said why: nothing follows that, least of all what
+            // a shard says in another life than the one it subscribed in.
+            return;
+        }
         connection.output.extend_from_slice(bytes);
         connection.release(released);
         connection.owes_taken |= 1 << from;
