@@ -261,7 +261,8 @@ impl Opening<'_> {
                     to: geometry.start_of(segment),
                     epoch: store.current.epoch,
                 };
-                store.current.add_jump(jump);
+                let anchor = self.facts.base.map(|base| base.anchor.position);
+                store.current.add_jump(jump, anchor);
                 jump.to
             }
         };

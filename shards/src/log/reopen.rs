@@ -65,7 +65,8 @@ pub(super) fn recopy(
         }
         return Err(error);
     }
-    store.current.add_jump(Jump { from, to, epoch });
+    let anchor = base.map(|base| base.anchor.position);
+    store.current.add_jump(Jump { from, to, epoch }, anchor);
     store.current.resume_at = copied_end;
     store.current.resume_epoch = epoch;
     let recopied = Recopied {

@@ -203,10 +203,10 @@ impl Superblock {
     }
 
     /// Adds a jump; one that starts where the last one landed takes its place,
-    /// for nothing was ever read there.
-    pub(super) fn add_jump(&mut self, jump: Jump) {
+    /// for nothing was ever read there, unless a walk begins there (`anchor`).
+    pub(super) fn add_jump(&mut self, jump: Jump, anchor: Option<LogPosition>) {
         match self.jumps.last_mut() {
-            Some(last) if last.to == jump.from => {
+            Some(last) if last.to == jump.from && anchor != Some(jump.from) => {
                 last.to = jump.to;
                 last.epoch = jump.epoch;
             }
@@ -396,11 +396,15 @@ mod tests {
             to: LogPosition(to),
             epoch,
         };
-        superblock.add_jump(jump(10, 20, 1));
-        superblock.add_jump(jump(20, 30, 2));
-        superblock.add_jump(jump(40, 50, 3));
+        superblock.add_jump(jump(10, 20, 1), None);
+        superblock.add_jump(jump(20, 30, 2), Some(LogPosition(10)));
+        superblock.add_jump(jump(40, 50, 3), None);
         assert_eq!(superblock.jumps, [jump(10, 30, 2), jump(40, 50, 3)]);
         assert_eq!(superblock.follow(LogPosition(10)), LogPosition(30));
         assert_eq!(superblock.follow(LogPosition(11)), LogPosition(11));
+        // A walk that begins at the landing must find the way on.
+        superblock.add_jump(jump(50, 60, 4), Some(LogPosition(50)));
+        assert_eq!(superblock.follow(LogPosition(40)), LogPosition(60));
+        assert_eq!(superblock.follow(LogPosition(50)), LogPosition(60));
     }
 }

@@ -44,6 +44,8 @@ const MAGIC: [u8; 8] = *b"TIDECKPT";
 const FORMAT: u32 = 1;
 const HEAD_BYTES: usize = 112;
 const HEAD_BLOCK: usize = 4096;
+/// Of a log's first checkpoint.
+const FIRST_SERIAL: u64 = 1;
 /// A file is never shorter, and grows by doubling: most publishing needs no
 /// new space.
 const LEAST_FILE_BYTES: u64 = 64 << 10;
@@ -190,6 +192,24 @@ pub fn publish(
     let [file, other] = turn(head.serial);
     let bytes: u64 = body.iter().map(|piece| piece.len() as u64).sum();
     let out = with_room(disk, file, HEAD_BLOCK as u64 + bytes)?;
+    write(
+        out.as_ref(),
+        head,
+        body.iter().map(Vec::as_slice),
+        bytes,
+        rest,
+    )?;
+    Ok(retire(disk, other).is_ok())
+}
+
+/// Body, sync, head, sync.
+fn write<'a>(
+    out: &dyn DiskFile,
+    head: &CheckpointHead,
+    body: impl Iterator<Item = &'a [u8]>,
+    bytes: u64,
+    rest: &mut dyn FnMut(u64, u64),
+) -> Result<(), DiskError> {
     let mut hash = Xxh3::new();
     let mut staged = Vec::with_capacity(PIECE_BYTES);
     let mut at = HEAD_BLOCK as u64;
@@ -201,7 +221,7 @@ pub fn publish(
         rest(at - HEAD_BLOCK as u64, bytes);
         Ok::<(), DiskError>(())
     };
-    for mut piece in body.iter().map(Vec::as_slice) {
+    for mut piece in body {
         while !piece.is_empty() {
             let room = PIECE_BYTES - staged.len();
             let (now, later) = piece.split_at(room.min(piece.len()));
@@ -215,8 +235,7 @@ pub fn publish(
     flush(&mut staged)?;
     out.sync()?;
     out.write_at(0, &encode(head, bytes, hash.digest()))?;
-    out.sync()?;
-    Ok(retire(disk, other).is_ok())
+    out.sync()
 }
 
 /// The file of a serial's turn, and the other.
@@ -256,27 +275,43 @@ fn retire(disk: &dyn Disk, name: &str) -> Result<(), DiskError> {
 /// The published checkpoint of log `log_id`, to go on from; `None` if there is
 /// none that is whole (a half-written one counts as none).
 ///
-/// A process may have died between writing a checkpoint and making it durable:
-/// it is made durable now, and the other one unusable, before anything rests on
-/// it. If that fails the older one counts, which still has all it names.
+/// A process may have died between writing a checkpoint and making it durable,
+/// or a sync may have failed it. So while the older one is whole (or there was
+/// none before), the newest is written anew, which no failed sync of the past
+/// touches, and only then the older one is made unusable. If that fails the
+/// older one counts, which still has all it names.
 ///
 /// # Errors
 /// Another format or log, or the disk.
 pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, CheckpointError> {
-    let mut failure = None;
-    for (checkpoint, file) in whole(disk, log_id)? {
-        match file.sync() {
-            Ok(()) => {
-                let [_, other] = turn(checkpoint.head.serial);
-                retire(disk, other)?;
-                return Ok(Some(checkpoint));
-            }
-            Err(error) => failure = Some(error),
-        }
+    let mut whole = whole(disk, log_id)?.into_iter();
+    let Some((newest, file)) = whole.next() else {
+        return Ok(None);
+    };
+    let older = whole.next();
+    let serial = newest.head.serial;
+    if older.is_none() && serial > FIRST_SERIAL {
+        // The other one was made unusable after this one was durable.
+        return Ok(Some(newest));
     }
-    match failure {
-        Some(error) => Err(error.into()),
-        None => Ok(None),
+    let bytes = newest.body.len() as u64;
+    let body = std::iter::once(newest.body.as_slice());
+    match (
+        write(file.as_ref(), &newest.head, body, bytes, &mut |_, _| {}),
+        older,
+    ) {
+        (Ok(()), _) => {
+            let [_, other] = turn(serial);
+            retire(disk, other)?;
+            Ok(Some(newest))
+        }
+        (Err(_), Some((older, _))) => {
+            // What the newer one names is about to go: it must not come back.
+            let [file, _] = turn(serial);
+            retire(disk, file)?;
+            Ok(Some(older))
+        }
+        (Err(error), None) => Err(error.into()),
     }
 }
 
