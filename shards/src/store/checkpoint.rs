@@ -291,7 +291,10 @@ pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, Checkp
     let older = whole.next();
     let serial = newest.head.serial;
     if older.is_none() && serial > FIRST_SERIAL {
-        // The other one was made unusable after this one was durable.
+        // The other one was made unusable after this one was durable, but
+        // perhaps not durably.
+        let [_, other] = turn(serial);
+        retire(disk, other)?;
         return Ok(Some(newest));
     }
     let bytes = newest.body.len() as u64;
