@@ -211,6 +211,26 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
+    /// Who waits for something to be written, but for publishes, whose deadline
+    /// tells.
+    pub(super) fn take_askers(&mut self) -> Vec<Asked> {
+        let mut late = Late::at(u64::MAX);
+        let deferred = self
+            .deferred
+            .iter_mut()
+            .map(|deferred| &mut deferred.origin);
+        let groups = self.groups.values_mut();
+        let proposed = groups.flat_map(|slot| slot.origins.iter_mut().map(|(_, origin)| origin));
+        let publishes = |origin: &&mut Origin| matches!(origin, Origin::Publish(_));
+        for origin in deferred.chain(proposed).filter(|origin| !publishes(origin)) {
+            late.take_origin(origin);
+        }
+        if let Some(meta) = self.meta.as_mut() {
+            meta.take_askers(&mut |asked| late.take(asked));
+        }
+        late.others
+    }
+
     fn take_proposed(&mut self, late: &mut Late) {
         for slot in self.groups.values_mut() {
             late.take_group(slot);

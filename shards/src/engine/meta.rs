@@ -48,15 +48,6 @@ pub(super) struct DeclareWait {
     asked: Vec<(Asked, bool)>,
 }
 
-impl DeclareWait {
-    /// Whoever asked, who is answered otherwise.
-    pub(super) fn take_askers(&mut self) -> impl Iterator<Item = (ConnKey, u64)> + '_ {
-        self.asked
-            .drain(..)
-            .map(|(conn, correlation, _)| (conn, correlation))
-    }
-}
-
 /// Group 0's state machine and the declares on their way (shard 0).
 pub(super) struct MetaSlot {
     pub state: MetaState,
