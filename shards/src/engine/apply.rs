@@ -1,6 +1,11 @@
 //! Committed entries into the state machines: the same code live and at boot.
 
-use wire::{message::LossReport, record::Records, vocabulary::Boundary};
+use wire::{
+    error::{ErrorCode, Outcome},
+    message::LossReport,
+    record::Records,
+    vocabulary::Boundary,
+};
 
 use super::{
     core::{Engine, Map},
@@ -288,11 +293,17 @@ impl<B: BatchBuffer> Engine<B> {
         }
         match self.apply_payload(group, entry) {
             Ok(applied) => self.after_apply(group, entry, applied, origin),
-            Err(reason) => self.notices.push(Notice::Problem(format!(
-                "entry {} of group {group} was not applied: {reason}",
-                entry.index
-            ))),
+            Err(reason) => self.not_applied(group, entry, origin, &reason),
         }
+    }
+
+    /// Cannot happen to what was checked before it was proposed. It is in the
+    /// log: a start may yet make something of it.
+    fn not_applied(&mut self, group: u32, entry: &Committed, origin: Origin, reason: &str) {
+        let index = entry.index;
+        let problem = format!("entry {index} of group {group} was not applied: {reason}");
+        self.answer_origin(origin, ErrorCode::Internal, Outcome::Unknown, &problem);
+        self.notices.push(Notice::Problem(problem));
     }
 
     fn take_origin(&mut self, group: u32, index: u64) -> Origin {
@@ -317,10 +328,7 @@ impl<B: BatchBuffer> Engine<B> {
             });
         match MetaCommand::decode(&payload) {
             Ok(command) if cached => self.apply_meta(&command, origin),
-            _ => self.notices.push(Notice::Problem(format!(
-                "entry {} of group 0 was not applied: it does not decode",
-                entry.index
-            ))),
+            _ => self.not_applied(GroupId::META.0, entry, origin, "it does not decode"),
         }
     }
 
@@ -399,12 +407,8 @@ impl<B: BatchBuffer> Engine<B> {
                     _ => self.act(action, Boundary::Written),
                 }
             }
-            (Applied::Purged { key, records }, Origin::Purge { conn, correlation }) => {
-                let action = GateAction::Purged {
-                    conn,
-                    correlation,
-                    records,
-                };
+            (Applied::Purged { key, records }, Origin::Purge(asked)) => {
+                let action = GateAction::Purged { asked, records };
                 self.gate_by_mode(group, entry.end, key, action);
             }
             (Applied::Created { key }, _) => self.gate_begun(group, entry.end, key),

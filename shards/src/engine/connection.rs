@@ -13,7 +13,7 @@ pub(super) const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 pub(super) const OUTPUT_FULL_BYTES: usize = 8 << 20;
 /// Forwarded bytes, not yet handled, above which the connection is not read.
 pub(super) const FORWARDED_FULL_BYTES: u64 = 8 << 20;
-/// Handled bytes that the home shard is told of.
+/// Handled bytes that the home shard is told of, fewer with many shards.
 pub(super) const HANDLED_STEP_BYTES: u64 = 256 << 10;
 /// What a forwarded frame counts beside its body.
 pub(super) const FORWARD_BYTES: u64 = 128;

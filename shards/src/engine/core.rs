@@ -250,7 +250,10 @@ impl<B: BatchBuffer> Engine<B> {
                     .entry(conn)
                     .or_insert_with(|| Connection::new(false, u32::MAX));
                 connection.handled += body.len() as u64 + FORWARD_BYTES;
-                if connection.handled >= HANDLED_STEP_BYTES {
+                // What is kept back by all shards together stays below the bound.
+                let shards = u64::from(self.config.place.shards.max(1));
+                let step = HANDLED_STEP_BYTES.min(FORWARDED_FULL_BYTES / 2 / shards);
+                if connection.handled >= step {
                     let bytes = std::mem::take(&mut connection.handled);
                     let handled = ShardMessage::Handled { conn, bytes };
                     self.outbound.push((conn.shard(), handled));
@@ -374,8 +377,14 @@ impl<B: BatchBuffer> Engine<B> {
         }
         connection.output.extend_from_slice(bytes);
         connection.release(released);
-        connection.owes_taken |= 1 << from;
         connection.stalled &= !(1 << from);
+        if bytes.is_empty() {
+            // No socket will take it: the next may come at once.
+            self.outbound
+                .push((from, ShardMessage::OutputTaken { conn }));
+        } else {
+            connection.owes_taken |= 1 << from;
+        }
         self.list_connection(conn);
         if close {
             self.close(conn);

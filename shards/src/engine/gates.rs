@@ -3,14 +3,11 @@
 
 use std::collections::VecDeque;
 
-use wire::{
-    error::{ErrorCode, Outcome},
-    message::ConfirmItem,
-    vocabulary::Boundary,
-};
+use wire::{message::ConfirmItem, vocabulary::Boundary};
 
 use super::{
     core::Engine,
+    deadlines::Asked,
     partition::{PartitionKey, SettleReply},
     types::ConnKey,
 };
@@ -44,9 +41,9 @@ pub(super) enum Origin {
     Nobody,
     Publish(PublishReply),
     Settles { replies: Vec<SettleReply> },
-    Purge { conn: ConnKey, correlation: u64 },
-    Declare { conn: ConnKey, correlation: u64 },
-    Delete { conn: ConnKey, correlation: u64 },
+    Purge(Asked),
+    Declare(Asked),
+    Delete(Asked),
     Recover { shard: u16, group: GroupId },
 }
 
@@ -70,8 +67,7 @@ pub(super) enum GateAction {
         mark: u64,
     },
     Purged {
-        conn: ConnKey,
-        correlation: u64,
+        asked: Asked,
         records: u64,
     },
     /// A partition, or a new generation of it, exists.
@@ -112,16 +108,6 @@ impl GroupSlot {
             serving: false,
         }
     }
-}
-
-/// What one ms until the next look at deadlines pays for.
-const LOOKED_AT_PER_MS: usize = 2000;
-/// Latest that a passed deadline is noticed.
-const LATEST_LOOK_MS: u64 = 500;
-
-/// ms until deadlines are looked at again after a look at so many.
-fn pause_after_look(looked_at: usize) -> u64 {
-    ((looked_at / LOOKED_AT_PER_MS) as u64).min(LATEST_LOOK_MS)
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -186,16 +172,12 @@ impl<B: BatchBuffer> Engine<B> {
                 self.check_serving();
             }
             GateAction::Serving { group } => self.began_serving(group),
-            GateAction::Purged {
-                conn,
-                correlation,
-                records,
-            } => {
+            GateAction::Purged { asked, records } => {
                 let body = wire::message::Purged {
                     records,
                     extensions: Vec::new(),
                 };
-                self.reply(conn, correlation, &body);
+                self.reply(asked.conn, asked.correlation, &body);
             }
         }
     }
@@ -226,106 +208,5 @@ impl<B: BatchBuffer> Engine<B> {
             count,
         });
         self.list_connection(reply.conn);
-    }
-
-    /// Tells publishers and barriers whose deadline passed that the outcome is
-    /// unknown: what was proposed may yet be confirmed by a later look.
-    ///
-    /// Nothing is kept per deadline, which would cost every publish that is
-    /// confirmed in time; all that waits is looked through instead, and the
-    /// more there is, the longer until the next look: where publishes pile up,
-    /// looking takes a small part of the time, whatever their deadlines.
-    pub(super) fn expire_deadlines(&mut self) {
-        let now = self.server_ms;
-        if self.timers.deadlines_due_ms() > now {
-            return;
-        }
-        let mut next = u64::MAX;
-        let mut looked_at = 0;
-        let mut late = Vec::new();
-        for slot in self.groups.values_mut() {
-            looked_at += slot.origins.len() + slot.gates.len();
-            let origins = slot
-                .origins
-                .iter_mut()
-                .filter_map(|(_, origin)| match origin {
-                    Origin::Publish(reply) => Some(reply),
-                    _ => None,
-                });
-            let gates = slot
-                .gates
-                .iter_mut()
-                .filter_map(|gate| match &mut gate.action {
-                    GateAction::Append { confirm, .. } => confirm.as_mut(),
-                    _ => None,
-                });
-            for reply in origins.chain(gates).filter(|reply| !reply.answered) {
-                if reply.deadline_ms <= now {
-                    reply.answered = true;
-                    late.push(*reply);
-                } else {
-                    next = next.min(reply.deadline_ms);
-                }
-            }
-        }
-        for reply in late {
-            let message = "the deadline passed before the publish was confirmed; it may still become visible: look at the frontiers, or publish again and accept a duplicate".to_owned();
-            self.answer_publish(&reply, ErrorCode::Deadline, Outcome::Unknown, message);
-        }
-        looked_at += self.barriers.len() + self.peeks.len();
-        self.timers.deadline_ms = next.min(self.expire_barriers());
-        self.timers.deadline_look_ms = now + pause_after_look(looked_at);
-    }
-
-    /// Ends a publish with an error and gives its window back.
-    pub(super) fn answer_publish(
-        &mut self,
-        reply: &PublishReply,
-        code: ErrorCode,
-        outcome: Outcome,
-        message: String,
-    ) {
-        if let Some(connection) = self.connections.get_mut(&reply.conn) {
-            connection.release(u64::from(reply.bytes));
-        }
-        self.error(reply.conn, reply.correlation, code, outcome, message);
-    }
-
-    /// The log latched: everything proposed and not confirmed is unknown.
-    pub(super) fn fail_pending(&mut self) {
-        let mut replies = Vec::new();
-        for slot in self.groups.values_mut() {
-            for (_, origin) in slot.origins.drain(..) {
-                if let Origin::Publish(reply) = origin {
-                    replies.push(reply);
-                }
-            }
-            for gate in slot.gates.drain(..) {
-                if let GateAction::Append {
-                    confirm: Some(reply),
-                    ..
-                } = gate.action
-                {
-                    replies.push(reply);
-                }
-            }
-        }
-        for reply in replies.into_iter().filter(|reply| !reply.answered) {
-            let message = "the log met an I/O error before the publish was confirmed; it may or may not survive the reopening".to_owned();
-            self.answer_publish(&reply, ErrorCode::Latched, Outcome::Unknown, message);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn few_that_wait_are_told_in_time_and_many_bound_the_looking() {
-        assert_eq!(pause_after_look(0), 0);
-        assert_eq!(pause_after_look(LOOKED_AT_PER_MS - 1), 0);
-        assert_eq!(pause_after_look(200_000), 100);
-        assert_eq!(pause_after_look(usize::MAX), LATEST_LOOK_MS);
     }
 }

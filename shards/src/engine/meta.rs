@@ -17,6 +17,7 @@ use wire::{
 
 use super::{
     core::Engine,
+    deadlines::Asked,
     gates::Origin,
     partition::PartitionKey,
     publish::refused_by_log,
@@ -43,17 +44,8 @@ const MAX_LEASE_MS: u64 = 7 * 24 * 3600 * 1000;
 pub(super) struct DeclareWait {
     missing: BTreeSet<u16>,
     unaware: BTreeSet<u16>,
-    /// Connection, correlation, created.
-    asked: Vec<(ConnKey, u64, bool)>,
-}
-
-impl DeclareWait {
-    /// Whoever asked, who is answered otherwise.
-    pub(super) fn take_askers(&mut self) -> impl Iterator<Item = (ConnKey, u64)> + '_ {
-        self.asked
-            .drain(..)
-            .map(|(conn, correlation, _)| (conn, correlation))
-    }
+    /// And whether it created the queue.
+    asked: Vec<(Asked, bool)>,
 }
 
 /// Group 0's state machine and the declares on their way (shard 0).
@@ -62,6 +54,15 @@ pub(super) struct MetaSlot {
     pub waits: BTreeMap<u64, DeclareWait>,
     /// Highest join number in an order of this leadership.
     pub promised_join: u64,
+}
+
+impl MetaSlot {
+    /// Drops those who wait for a declare and whom `take` takes.
+    pub(super) fn take_askers(&mut self, take: &mut dyn FnMut(Asked) -> bool) {
+        for wait in self.waits.values_mut() {
+            wait.asked.retain(|(asked, _)| !take(*asked));
+        }
+    }
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -94,17 +95,12 @@ impl<B: BatchBuffer> Engine<B> {
         if self.config.shard != 0 {
             return self.forward(0, conn, Kind::Declare, correlation, body);
         }
+        let asked = self.asked(conn, correlation);
         if let Some(queue_id) = self.declared_alike(&request) {
-            let origin = Origin::Declare { conn, correlation };
-            return self.declared(queue_id, false, origin);
+            return self.declared(queue_id, false, Origin::Declare(asked));
         }
         let command = MetaCommand::Declare(request);
-        self.propose_meta(
-            &command,
-            conn,
-            correlation,
-            Origin::Declare { conn, correlation },
-        );
+        self.propose_meta(&command, asked, Origin::Declare(asked));
     }
 
     /// The queue that exists exactly as asked for, so that nothing has to be
@@ -160,17 +156,12 @@ impl<B: BatchBuffer> Engine<B> {
             return self.forward(0, conn, Kind::Delete, correlation, body);
         }
         let command = MetaCommand::Delete { queue_id };
-        let origin = Origin::Delete { conn, correlation };
-        self.propose_meta(&command, conn, correlation, origin);
+        let asked = self.asked(conn, correlation);
+        self.propose_meta(&command, asked, Origin::Delete(asked));
     }
 
-    fn propose_meta(
-        &mut self,
-        command: &MetaCommand,
-        conn: ConnKey,
-        correlation: u64,
-        origin: Origin,
-    ) {
+    fn propose_meta(&mut self, command: &MetaCommand, asked: Asked, origin: Origin) {
+        let (conn, correlation) = (asked.conn, asked.correlation);
         let full = self
             .meta
             .as_ref()
@@ -217,17 +208,17 @@ impl<B: BatchBuffer> Engine<B> {
                 MetaOutcome::Conflict {
                     field,
                     stands,
-                    asked,
+                    asked: other,
                 },
-                Origin::Declare { conn, correlation },
+                Origin::Declare(asked),
             ) => {
                 let message = format!(
-                    "the queue exists with {field} {stands}, and {asked} was asked for; declare it as it is, or delete it first"
+                    "the queue exists with {field} {stands}, and {other} was asked for; declare it as it is, or delete it first"
                 );
-                self.refuse(conn, correlation, ErrorCode::Conflict, message);
+                self.refuse(asked.conn, asked.correlation, ErrorCode::Conflict, message);
             }
-            (MetaOutcome::Refused { reason }, Origin::Declare { conn, correlation }) => {
-                self.refuse(conn, correlation, ErrorCode::Invalid, reason.to_string());
+            (MetaOutcome::Refused { reason }, Origin::Declare(asked)) => {
+                self.refuse(asked.conn, asked.correlation, ErrorCode::Invalid, reason);
             }
             (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
             // Another recovery got the join number first: ask for the next one.
@@ -287,7 +278,7 @@ impl<B: BatchBuffer> Engine<B> {
                     .push((shard, ShardMessage::Declared(queue.clone())));
             }
         }
-        let Origin::Declare { conn, correlation } = origin else {
+        let Origin::Declare(asked) = origin else {
             return;
         };
         match self
@@ -295,25 +286,19 @@ impl<B: BatchBuffer> Engine<B> {
             .as_mut()
             .and_then(|meta| meta.waits.get_mut(&queue_id))
         {
-            Some(wait) => wait.asked.push((conn, correlation, created)),
-            None => self.answer_declare(conn, correlation, &queue, created),
+            Some(wait) => wait.asked.push((asked, created)),
+            None => self.answer_declare(asked, &queue, created),
         }
     }
 
-    fn answer_declare(
-        &mut self,
-        conn: ConnKey,
-        correlation: u64,
-        queue: &QueueDeclaration,
-        created: bool,
-    ) {
+    fn answer_declare(&mut self, asked: Asked, queue: &QueueDeclaration, created: bool) {
         let queue = self.directory.describe(queue);
         let body = Declared {
             created: u8::from(created),
             queue,
             extensions: Vec::new(),
         };
-        self.reply(conn, correlation, &body);
+        self.reply(asked.conn, asked.correlation, &body);
     }
 
     fn deleted(&mut self, command: &MetaCommand, existed: bool, origin: Origin) {
@@ -329,17 +314,15 @@ impl<B: BatchBuffer> Engine<B> {
                 .meta
                 .as_mut()
                 .and_then(|meta| meta.waits.remove(&queue_id));
-            for (conn, correlation, _) in wait.unwrap_or_default().asked {
+            for (asked, _) in wait.unwrap_or_default().asked {
                 let (code, message) = super::publish::unknown_queue();
-                self.refuse(conn, correlation, code, message);
+                self.refuse(asked.conn, asked.correlation, code, message);
             }
         }
-        let Origin::Delete {
-            conn, correlation, ..
-        } = origin
-        else {
+        let Origin::Delete(asked) = origin else {
             return;
         };
+        let (conn, correlation) = (asked.conn, asked.correlation);
         if existed {
             self.reply(
                 conn,
@@ -396,8 +379,8 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(queue) = meta.state.by_id(queue_id).cloned() else {
             return;
         };
-        for (conn, correlation, created) in wait.asked {
-            self.answer_declare(conn, correlation, &queue, created);
+        for (asked, created) in wait.asked {
+            self.answer_declare(asked, &queue, created);
         }
     }
 

@@ -22,6 +22,7 @@ mod apply;
 mod boot;
 mod connection;
 mod core;
+mod deadlines;
 mod deliver;
 mod directory;
 mod gates;

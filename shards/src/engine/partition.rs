@@ -5,7 +5,7 @@ use wire::{
     vocabulary::Mode,
 };
 
-use super::types::ConnKey;
+use super::deadlines::Asked;
 use crate::{
     group::GroupId,
     log::LogPosition,
@@ -22,8 +22,7 @@ pub(super) struct PartitionKey {
 /// A settle frame whose items were gathered into the turn's command.
 #[derive(Debug, Clone)]
 pub(super) struct SettleReply {
-    pub conn: ConnKey,
-    pub correlation: u64,
+    pub asked: Asked,
     pub accepted: u32,
     /// Answered in the same frame, when the gate of the accepted ones opens.
     pub refused: Vec<RefusedSettle>,

@@ -205,7 +205,7 @@ impl<B: BatchBuffer> Engine<B> {
             let (code, message) = unavailable();
             return self.refuse(conn, correlation, code, message);
         }
-        let is_purge = |deferred: &&Deferred| matches!(deferred.origin, Origin::Purge { .. });
+        let is_purge = |deferred: &&Deferred| matches!(deferred.origin, Origin::Purge(_));
         if self.deferred.iter().filter(is_purge).count() >= MAX_WAITING_PURGES {
             let message = "too many purges wait for room in the log; retry later".to_owned();
             return self.refuse(conn, correlation, ErrorCode::Overloaded, message);
@@ -223,7 +223,8 @@ impl<B: BatchBuffer> Engine<B> {
             below,
             keep: DeliveryIds(&keep),
         };
-        self.propose_or_defer(key, &command, Origin::Purge { conn, correlation });
+        let asked = self.asked(conn, correlation);
+        self.propose_or_defer(key, &command, Origin::Purge(asked));
     }
 
     pub(super) fn on_peek(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {

@@ -12,7 +12,7 @@
 
 use wire::error::{ErrorCode, Outcome};
 
-use super::{core::Engine, gates::Origin, publish::Refusal, types::ConnKey, types::Notice};
+use super::{core::Engine, publish::Refusal, types::Notice};
 use crate::{
     io::BatchBuffer,
     log::{IoFailure, LogPosition},
@@ -88,11 +88,12 @@ impl<B: BatchBuffer> Engine<B> {
         if self.server_ms < since + STALL_MS {
             return;
         }
-        for (conn, correlation) in self.take_askers() {
+        // They are told once: what they asked for has no asker from now on.
+        for asked in self.take_askers() {
             let message = "the disk is full and the log's reserve is used up; it takes effect once there is room: free space on its file system";
             self.error(
-                conn,
-                correlation,
+                asked.conn,
+                asked.correlation,
                 ErrorCode::DiskFull,
                 Outcome::Unknown,
                 message.to_owned(),
@@ -105,38 +106,5 @@ impl<B: BatchBuffer> Engine<B> {
         let (_, since_ms) = self.room.stalled?;
         let due_ms = since_ms + STALL_MS;
         (due_ms > self.server_ms).then_some(due_ms)
-    }
-
-    /// Who asked for what is not written yet, but for publishes, whose deadline
-    /// tells. They are told once: what they asked for has no asker from now on.
-    fn take_askers(&mut self) -> Vec<(ConnKey, u64)> {
-        let mut askers = Vec::new();
-        let deferred = self
-            .deferred
-            .iter_mut()
-            .map(|deferred| &mut deferred.origin);
-        let groups = self.groups.values_mut();
-        let proposed = groups.flat_map(|slot| slot.origins.iter_mut().map(|(_, origin)| origin));
-        for origin in deferred.chain(proposed) {
-            match origin {
-                Origin::Settles { replies } => {
-                    let replies = std::mem::take(replies);
-                    askers.extend(replies.iter().map(|reply| (reply.conn, reply.correlation)));
-                }
-                Origin::Purge { conn, correlation }
-                | Origin::Declare { conn, correlation }
-                | Origin::Delete { conn, correlation } => {
-                    askers.push((*conn, *correlation));
-                    *origin = Origin::Nobody;
-                }
-                Origin::Nobody | Origin::Publish(_) | Origin::Recover { .. } => {}
-            }
-        }
-        if let Some(meta) = &mut self.meta {
-            for wait in meta.waits.values_mut() {
-                askers.extend(wait.take_askers());
-            }
-        }
-        askers
     }
 }

@@ -2,7 +2,7 @@
 
 use wire::{
     codec,
-    error::{ErrorCode, Outcome},
+    error::ErrorCode,
     frame::Kind,
     limits::MAX_SETTLE_ITEMS,
     message::{ArchivedSettle, RefusedSettle, Settle, SettleConfirm, SETTLE_CONFIRM},
@@ -110,9 +110,8 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         if accepted > 0 {
-            let reply = wants_confirm.then_some(SettleReply {
-                conn,
-                correlation,
+            let reply = wants_confirm.then(|| SettleReply {
+                asked: self.asked(conn, correlation),
                 accepted,
                 refused,
             });
@@ -275,23 +274,6 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// The queue went before the command took effect: whoever asked is told.
-    pub(super) fn answer_gone(&mut self, origin: Origin) {
-        let (code, message) = super::publish::unknown_queue();
-        match origin {
-            Origin::Publish(reply) if !reply.answered => {
-                self.answer_publish(&reply, code, Outcome::Failed, message);
-            }
-            Origin::Settles { replies } => {
-                for reply in replies {
-                    self.refuse(reply.conn, reply.correlation, code, message.clone());
-                }
-            }
-            Origin::Purge { conn, correlation } => self.refuse(conn, correlation, code, message),
-            _ => {}
-        }
-    }
-
     pub(super) fn confirm_settles(
         &mut self,
         key: PartitionKey,
@@ -301,8 +283,8 @@ impl<B: BatchBuffer> Engine<B> {
         debug_assert!(self.partitions.contains_key(&key) || !replies.is_empty());
         for reply in replies {
             self.answer_settle(
-                reply.conn,
-                reply.correlation,
+                reply.asked.conn,
+                reply.asked.correlation,
                 reply.accepted,
                 Some(met),
                 reply.refused,

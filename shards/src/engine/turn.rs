@@ -185,8 +185,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     fn retry_deferred(&mut self) {
         if self.latched {
-            self.deferred.clear();
-            return;
+            return self.fail_deferred();
         }
         while let Some(Deferred {
             key,

@@ -159,6 +159,8 @@ impl World {
                     Ok(write) => {
                         let sync_us = if dsync { self.settings.sync_us } else { 0 };
                         let after = self.delay(self.settings.write_us + sync_us);
+                        let still_us = self.still_until_us.saturating_sub(self.now_us);
+                        let after = after.max(still_us);
                         self.plan(
                             after,
                             Happening::Written {

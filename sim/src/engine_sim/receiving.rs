@@ -243,6 +243,8 @@ impl World {
                 }
             }
             Request::Declare { name, .. } => self.journal.declare_ends(name),
+            // It may yet take place.
+            Request::Purge { .. } if unknown => {}
             Request::Purge { key } => self.journal.purge_ends(*key),
             Request::Subscribe { subscription, .. } => {
                 if let Some(link) = self.clients[client].link.as_mut() {

@@ -1,10 +1,13 @@
 //! Directed scenarios: the windows that are too small for chance.
 
-use wire::vocabulary::{Mode, SettleKind};
+use wire::{
+    error::ErrorCode,
+    vocabulary::{Mode, SettleKind},
+};
 
 use super::{
     journal::{Key, QueueState},
-    requests::Answer,
+    requests::{Answer, Held},
     sending::Publishing,
     settings::Settings,
     world::World,
@@ -456,6 +459,109 @@ fn a_failed_write_on_a_full_disk_is_survived() {
         world.bring(CLIENT, 0);
         world.confirmed((queue, 0), 1)?;
         world.crash(seed % 2 == 0);
+        world.finish()
+    });
+}
+
+/// The server's own deadline, and the way of the answer.
+const DEADLINE_MS: u64 = 30_000 + 500;
+
+fn is_refused(answer: &Answer, expected: ErrorCode) -> bool {
+    matches!(answer, Answer::Error { code, .. } if *code == expected as u16)
+}
+
+impl World {
+    /// A settle, a purge, a declare and a delete; `held` is settled.
+    fn ask_everything(&mut self, key: Key, held: &Held, name: &str) -> [u64; 4] {
+        let settled = vec![*held];
+        let lease_ms = self.settings.lease_ms.0;
+        [
+            self.settle(CLIENT, SettleKind::Acknowledge, settled, true, 0, true),
+            self.purge(CLIENT, key),
+            self.declare(CLIENT, name, Mode::Durable, 1, lease_ms),
+            self.delete(CLIENT, 12_345),
+        ]
+    }
+
+    fn held(&self) -> Vec<Held> {
+        let link = self.clients[CLIENT].link.as_ref();
+        link.map(|link| link.held.clone()).unwrap_or_default()
+    }
+
+    /// Every answer came, none says that it was done.
+    fn all_refused(&mut self, asked: &[u64], expected: ErrorCode) -> Checked<()> {
+        for correlation in asked {
+            let answers = &mut self.clients[CLIENT].answers;
+            match answers.remove(correlation) {
+                Some(answer) if is_refused(&answer, expected) => {}
+                answer => return Err(format!("{correlation}: {answer:?}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A disk that stands still for longer than any deadline: whatever waits for a
+/// write is answered by then, and takes effect or not when the disk goes on.
+#[test]
+fn on_a_disk_that_stands_still_every_request_is_answered() {
+    over(4, |seed| {
+        let mut world = served(seed, Settings::calm(1))?;
+        let queue = world.declared_queue("d", Mode::Durable, 1)?;
+        let key = (queue, 0);
+        world.confirmed(key, 5)?;
+        world.subscribe(CLIENT, key, 5, 1 << 20);
+        world.await_held(5)?;
+        world.still_until_us = world.now_us + 60_000_000;
+        let held = world.held();
+        let item = held.first().ok_or("nothing is held")?;
+        let asked = world.ask_everything(key, item, "another");
+        world.pass(DEADLINE_MS)?;
+        world.all_refused(&asked, ErrorCode::Deadline)?;
+        world.pass(30_000)?;
+        world.confirmed(key, 1)?;
+        world.crash(seed % 2 == 0);
+        world.finish()
+    });
+}
+
+/// A log that latches and cannot be reopened yet: whoever waits is told, and
+/// whoever asks is refused.
+#[test]
+fn a_latched_log_answers_every_request() {
+    over(4, |seed| {
+        let mut world = served(seed, Settings::calm(1))?;
+        let queue = world.declared_queue("d", Mode::Durable, 1)?;
+        let key = (queue, 0);
+        world.confirmed(key, 5)?;
+        world.subscribe(CLIENT, key, 5, 1 << 20);
+        world.await_held(5)?;
+        let held = world.held();
+        let [one, other, ..] = held[..] else {
+            return Err("too few are held".to_owned());
+        };
+        world.node.shards[0].disk.fail_syncs(1);
+        world.node.shards[0].disk.fail_writes(1);
+        let before = world.ask_everything(key, &one, "before");
+        world.await_that("the latch", 1_000, |world| world.node.shards[0].latched)?;
+        let after = world.ask_everything(key, &other, "after");
+        // Less than the first try to reopen takes.
+        world.pass(50)?;
+        for [settle, purge, declare, delete] in [before, after] {
+            world.all_refused(&[settle, purge, delete], ErrorCode::Latched)?;
+            let declared = world.clients[CLIENT].answers.get(&declare);
+            // It may have arrived before the latch or behind it.
+            match declared.is_some_and(|answer| is_refused(answer, ErrorCode::Unavailable)) {
+                true => world.all_refused(&[declare], ErrorCode::Unavailable)?,
+                false => world.all_refused(&[declare], ErrorCode::Latched)?,
+            }
+        }
+        world.await_that("the reopening", 20_000, |world| {
+            world.node.shards[0].life == 2 && world.node.shards[0].serving
+        })?;
+        world.pass(500)?;
+        world.bring(CLIENT, 0);
+        world.confirmed(key, 1)?;
         world.finish()
     });
 }

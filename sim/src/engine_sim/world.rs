@@ -134,6 +134,8 @@ pub(super) enum Fault {
 /// See the module head.
 pub(super) struct World {
     pub now_us: u64,
+    /// No write ends before this; what a directed scenario sets.
+    pub still_until_us: u64,
     pub random: Random,
     pub settings: Settings,
     pub queue: BTreeMap<(u64, u64), Happening>,
@@ -161,6 +163,7 @@ impl World {
         let clients = (0..=settings.clients).map(|_| Client::new()).collect();
         World {
             now_us: 1_000_000,
+            still_until_us: 0,
             node: Node::new(random.number(), data, boot, disks),
             random,
             settings,

@@ -45,7 +45,7 @@ use super::contract::{
     AppendError, Appended, IoFailure, LogFrontiers, LogOptions, LogStart, SyncMethod,
 };
 use super::fragments::FragmentMap;
-use super::item::{FragmentHeader, ItemHeader, Part, MAX_ITEM_BYTES};
+use super::item::{FragmentHeader, ItemHeader, ItemKind, Part, MAX_ITEM_BYTES};
 use super::latch::LatchRecord;
 use super::position::{Geometry, LogId, LogPosition, MAX_UNRELEASED_BATCHES};
 use crate::io::BatchBuffer;
@@ -164,7 +164,7 @@ impl<B: BatchBuffer> LogWriter<B> {
         parts: &[&[u8]],
         demand: Boundary,
     ) -> Result<Appended, AppendError> {
-        let total = self.admit(parts)?;
+        let total = self.admit(&item, parts)?;
         let mut source = PartCursor { parts, offset: 0 };
         let mut start = 0u32;
         let mut place = None;
@@ -338,8 +338,11 @@ impl<B: BatchBuffer> LogWriter<B> {
             .map_or(self.submitted, OpenBatch::used_end)
     }
 
-    /// Checks that the item may be appended; returns its payload's length.
-    fn admit(&self, parts: &[&[u8]]) -> Result<u32, AppendError> {
+    /// Checks that the item may be appended; returns its payload's length. What
+    /// a group says of itself (its state, the empty entry of a leadership) is
+    /// never refused for room: it is short and rare, and a group that was
+    /// refused it would not serve any more.
+    fn admit(&self, item: &ItemHeader, parts: &[&[u8]]) -> Result<u32, AppendError> {
         if self.latch.is_some() {
             return Err(AppendError::Latched);
         }
@@ -349,7 +352,8 @@ impl<B: BatchBuffer> LogWriter<B> {
             .filter(|len| *len <= MAX_ITEM_BYTES);
         let len = len.ok_or(AppendError::TooLarge { bytes: total })?;
         let bytes = self.backlog_bytes();
-        if bytes > 0 && bytes.saturating_add(total) > self.backlog_bound {
+        let own = len == 0 || item.kind == ItemKind::GroupState;
+        if !own && bytes > 0 && bytes.saturating_add(total) > self.backlog_bound {
             return Err(AppendError::Backlog { bytes });
         }
         Ok(len)

@@ -1,6 +1,5 @@
 use super::*;
 use crate::log::contract::LogEffect;
-use crate::log::item::ItemKind;
 use crate::log::testing::VecBuffer;
 use crate::log::Extent;
 
@@ -468,6 +467,27 @@ fn an_item_above_the_backlog_bound_goes_in_when_nothing_waits() {
         rig.try_append(1, Boundary::Written),
         Err(AppendError::Backlog { .. })
     ));
+}
+
+/// A group that was refused what it says of itself would never serve again.
+#[test]
+fn what_a_group_says_of_itself_is_not_refused_for_room() {
+    let mut rig = Rig::new(LogOptions {
+        backlog_bytes: 10,
+        ..options()
+    });
+    rig.append(1_000, Boundary::Written);
+    assert!(rig.try_append(0, Boundary::Durable).is_ok());
+    let state = ItemHeader {
+        kind: ItemKind::GroupState,
+        group: 3,
+        term: 2,
+        index: 0,
+        sync: true,
+    };
+    let appended = rig.log.append(state, &[&[7; 60]], Boundary::Durable);
+    assert!(appended.is_ok());
+    assert!(rig.try_append(1, Boundary::Written).is_err());
 }
 
 #[test]
