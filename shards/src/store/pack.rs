@@ -19,6 +19,8 @@
 //!
 //! Records carry their own checksum; the index says whose a damaged one was.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 use wire::record::Record;
 use xxhash_rust::xxh3::xxh3_64;
@@ -332,6 +334,47 @@ fn encode_head(job: &PackJob, data: u32, index_hash: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
+/// Looks whether this build reads the packed files `files`. Damaged and missing
+/// ones pass: that is told of each record, when it is read.
+///
+/// # Errors
+/// Another format, or the disk.
+pub fn check_pack_formats(disk: &dyn Disk, files: &BTreeSet<u32>) -> Result<(), PackError> {
+    for file in files {
+        let name = pack_name(*file);
+        match disk.open(&name) {
+            Ok(open) => match read_head(open.as_ref(), &name) {
+                Err(error @ PackError::Format { .. }) => return Err(error),
+                _ => continue,
+            },
+            Err(error) if error.kind == DiskErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The first block, if it is an intact head of this format.
+fn read_head(open: &dyn DiskFile, name: &str) -> Result<Vec<u8>, PackError> {
+    let mut head = vec![0; BLOCK];
+    let read = open.read_at(0, &mut head)?;
+    head.truncate(read);
+    let intact = head.get(..48).is_some_and(|covered| {
+        covered.starts_with(&MAGIC) && get_u64(&head, 48) == Some(xxh3_64(covered))
+    });
+    if !intact {
+        return Err(PackError::Head(name.to_owned()));
+    }
+    let format = get_u32(&head, 8).unwrap_or_default();
+    if format != FORMAT {
+        return Err(PackError::Format {
+            file: name.to_owned(),
+            format,
+        });
+    }
+    Ok(head)
+}
+
 /// The index of the packed file `file` of log `log_id`.
 ///
 /// # Errors
@@ -339,25 +382,11 @@ fn encode_head(job: &PackJob, data: u32, index_hash: u64) -> [u8; HEAD_BYTES] {
 pub fn read_index(disk: &dyn Disk, log_id: LogId, file: u32) -> Result<Vec<IndexEntry>, PackError> {
     let name = pack_name(file);
     let open = disk.open(&name)?;
-    let mut head = vec![0; BLOCK];
-    let read = open.read_at(0, &mut head)?;
-    head.truncate(read);
-    let intact = head
-        .get(..48)
-        .is_some_and(|covered| get_u64(&head, 48) == Some(xxh3_64(covered)));
-    let ours = head.starts_with(&MAGIC)
-        && get_u32(&head, 12) == Some(file)
-        && get_u128(&head, 16) == Some(log_id.0);
-    if !intact || !ours {
+    let head = read_head(open.as_ref(), &name)?;
+    if get_u32(&head, 12) != Some(file) || get_u128(&head, 16) != Some(log_id.0) {
         return Err(PackError::Head(name));
     }
     let field = |at| get_u32(&head, at).unwrap_or_default();
-    if field(8) != FORMAT {
-        return Err(PackError::Format {
-            file: name,
-            format: field(8),
-        });
-    }
     let index_at = BLOCK as u64 + u64::from(field(36));
     let index_bytes = u64::from(field(32)) * ENTRY_BYTES as u64;
     if index_at + index_bytes > open.len()? {
@@ -368,7 +397,15 @@ pub fn read_index(disk: &dyn Disk, log_id: LogId, file: u32) -> Result<Vec<Index
     if get_u64(&head, 40) != Some(xxh3_64(&index)) {
         return Err(PackError::Index(name));
     }
-    let entries = index.chunks_exact(ENTRY_BYTES).map(decode_entry).collect();
+    // Whoever reads a record allocates as much as its entry says.
+    let is_inside = |entry: &IndexEntry| {
+        u64::from(entry.at) >= BLOCK as u64
+            && u64::from(entry.at) + u64::from(entry.len) <= index_at
+    };
+    let entries = index
+        .chunks_exact(ENTRY_BYTES)
+        .map(|entry| decode_entry(entry).filter(is_inside))
+        .collect();
     Option::<Vec<_>>::ok_or(entries, PackError::Index(name))
 }
 
