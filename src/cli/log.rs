@@ -9,7 +9,7 @@ use std::{
 use argh::FromArgs;
 use serde::Serialize;
 use shards::{
-    driver::offline::{inspect_directory, running_server, OfflineError, RunningServer},
+    driver::offline::{inspect_directory, running_server, OfflineError, RunningServer, Stored},
     log::{Inspected, Inspection},
 };
 use thiserror::Error;
@@ -169,10 +169,10 @@ fn look(dir: &Path, json: bool, what: What) -> Result<bool, LogError> {
                 out.borrow_mut().batch(shard, &item);
             }
         },
-        &mut |shard, inspection| {
+        &mut |shard, inspection, stored| {
             logs += 1;
-            sound &= inspection.is_sound();
-            out.borrow_mut().log(shard, &inspection);
+            sound &= inspection.is_sound() && stored.records.damaged == 0;
+            out.borrow_mut().log(shard, &inspection, &stored);
         },
     )?;
     out.into_inner().finish()?;
@@ -198,9 +198,9 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    fn log(&mut self, shard: u16, inspection: &Inspection) {
+    fn log(&mut self, shard: u16, inspection: &Inspection, stored: &Stored) {
         if self.json {
-            self.object(&LogJson::new(shard, inspection, self.running));
+            self.object(&LogJson::new(shard, inspection, stored, self.running));
             return;
         }
         self.line(format_args!("shard {shard}: {inspection}"));
@@ -208,6 +208,17 @@ impl<W: Write> Printer<W> {
             self.line(format_args!(
                 "shard {shard}: damaged from {} to {}",
                 range.from, range.to
+            ));
+        }
+        if let Some(checkpoint) = &stored.checkpoint {
+            let (records, damaged) = (stored.records.records, stored.records.damaged);
+            self.line(format_args!(
+                "shard {shard}: {checkpoint}; {records} records are kept from before, {damaged} of them damaged"
+            ));
+        }
+        for (queue_id, partition, offset) in &stored.records.listed {
+            self.line(format_args!(
+                "shard {shard}: the record at offset {offset} of queue id {queue_id} partition {partition} is damaged"
             ));
         }
     }
@@ -307,10 +318,15 @@ struct LogJson {
     /// Batches whose padding, which no checksum covers, is not zero.
     odd_paddings: u64,
     damaged: Vec<RangeJson>,
+    /// Serial of the checkpoint that reading began at.
+    checkpoint: Option<u64>,
+    /// Records that it names from before its anchor.
+    stored_records: u64,
+    damaged_records: u64,
 }
 
 impl LogJson {
-    fn new(shard: u16, log: &Inspection, running: bool) -> Self {
+    fn new(shard: u16, log: &Inspection, stored: &Stored, running: bool) -> Self {
         LogJson {
             kind: "log",
             shard,
@@ -321,7 +337,7 @@ impl LogJson {
             items: log.items,
             known_durable_next: log.known_durable_next.0,
             end: log.end.0,
-            sound: log.is_sound(),
+            sound: log.is_sound() && stored.records.damaged == 0,
             running,
             stopped_cleanly: log.clean_marker.is_some(),
             amnesiac: log.amnesiac,
@@ -332,6 +348,9 @@ impl LogJson {
             }),
             damaged_ranges: log.damaged_ranges,
             odd_paddings: log.odd_paddings,
+            checkpoint: stored.checkpoint.map(|head| head.serial),
+            stored_records: stored.records.records,
+            damaged_records: stored.records.damaged,
             damaged: log
                 .damaged
                 .iter()

@@ -13,9 +13,10 @@ use thiserror::Error;
 pub use super::data_directory::{running_server, RunningServer};
 use super::{data_directory::shard_directory, fs_disk::FsDisk, machine};
 use crate::{
+    engine::{verify_stored, RestoreFailure, StoredRecords},
     io::{Disk, DiskError},
-    log::{self, BootId, CleanMarker, Inspected, Inspection, LogBase, SuperblockError, CLEAN_FILE},
-    store::{self, CheckpointError},
+    log::{self, BootId, CleanMarker, Inspected, Inspection, SuperblockError, CLEAN_FILE},
+    store::{self, Checkpoint, CheckpointError, CheckpointHead},
 };
 
 /// Where the server keeps boot-scoped records of a latch.
@@ -32,6 +33,11 @@ pub enum OfflineError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
     Disk { path: PathBuf, source: DiskError },
+    #[error("the checkpoint in {} cannot be used: {source}", path.display())]
+    Restore {
+        path: PathBuf,
+        source: RestoreFailure,
+    },
     #[error("the checkpoint in {} cannot be read: {source}", path.display())]
     Checkpoint {
         path: PathBuf,
@@ -52,7 +58,7 @@ pub enum OfflineError {
 pub fn inspect_directory(
     data: &Path,
     visit: &mut dyn FnMut(u16, Inspected<'_>),
-    done: &mut dyn FnMut(u16, Inspection),
+    done: &mut dyn FnMut(u16, Inspection, Stored),
 ) -> Result<(), OfflineError> {
     let identity = data.join("identity");
     fs::metadata(&identity).map_err(|source| OfflineError::NoDirectory {
@@ -78,7 +84,13 @@ pub fn inspect_directory(
             path: path.clone(),
             source,
         })?;
-        let base = checkpoint_base(&disk, &path)?;
+        let checkpoint = checkpoint_of(&disk, &path)?;
+        let failed = |source: CheckpointError| OfflineError::Checkpoint {
+            path: path.clone(),
+            source,
+        };
+        let base = checkpoint.as_ref().map(Checkpoint::base).transpose();
+        let base = base.map_err(|error| failed(error.into()))?;
         let boot_id = BootId(boot_id);
         let inspection = log::inspect(
             &disk,
@@ -88,27 +100,43 @@ pub fn inspect_directory(
             base.as_ref(),
             &mut |batch| visit(shard, batch),
         )
-        .map_err(|source| OfflineError::Log { path, source })?;
-        done(shard, inspection);
+        .map_err(|source| OfflineError::Log {
+            path: path.clone(),
+            source,
+        })?;
+        let records = match &checkpoint {
+            Some(checkpoint) => verify_stored(&disk, inspection.geometry, checkpoint)
+                .map_err(|source| OfflineError::Restore { path, source })?,
+            None => StoredRecords::default(),
+        };
+        let stored = Stored {
+            checkpoint: checkpoint.map(|checkpoint| checkpoint.head),
+            records,
+        };
+        done(shard, inspection, stored);
     }
     Ok(())
 }
 
-/// Where reading begins: at the published checkpoint, if there is one.
-fn checkpoint_base(disk: &FsDisk, path: &Path) -> Result<Option<LogBase>, OfflineError> {
+/// What a log keeps beside its ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Reading begins at its anchor.
+    pub checkpoint: Option<CheckpointHead>,
+    /// Records that it names below the anchor, checked.
+    pub records: StoredRecords,
+}
+
+/// The published checkpoint, if there is one.
+fn checkpoint_of(disk: &FsDisk, path: &Path) -> Result<Option<Checkpoint>, OfflineError> {
     let log_id = log::id_of(disk).map_err(|source| OfflineError::Log {
         path: path.to_owned(),
         source,
     })?;
-    let failed = |source: CheckpointError| OfflineError::Checkpoint {
+    store::look(disk, log_id).map_err(|source| OfflineError::Checkpoint {
         path: path.to_owned(),
         source,
-    };
-    let Some(checkpoint) = store::look(disk, log_id).map_err(failed)? else {
-        return Ok(None);
-    };
-    let base = checkpoint.base().map_err(|error| failed(error.into()))?;
-    Ok(Some(base))
+    })
 }
 
 /// The clean markers of the last stop; none when it was not clean.

@@ -48,4 +48,4 @@ pub use types::{
     ConnKey, Effect, EngineConfig, Event, Memory, Notice, ReadFile, ReadResult, ShardMessage,
     ShardPlace,
 };
-pub use upkeep::RestoreFailure;
+pub use upkeep::{verify_stored, RestoreFailure, StoredRecords};

@@ -11,13 +11,13 @@ use super::position::LogPosition;
 /// header: no payload byte ever stands at a recorded end, so an address at one
 /// means the place behind it.
 #[derive(Debug, Default, Clone)]
-pub(super) struct FragmentMap {
+pub(crate) struct FragmentMap {
     links: VecDeque<(LogPosition, LogPosition)>,
 }
 
 impl FragmentMap {
     /// Records that the payload ending at `end` goes on at `next`.
-    pub(super) fn push(&mut self, end: LogPosition, next: LogPosition) {
+    pub(crate) fn push(&mut self, end: LogPosition, next: LogPosition) {
         debug_assert!(self.links.back().is_none_or(|last| last.0 < end) && end < next);
         self.links.push_back((end, next));
     }
@@ -40,7 +40,7 @@ impl FragmentMap {
     }
 
     /// The pieces of `len` payload bytes from `position` on.
-    pub(super) fn pieces(&self, position: LogPosition, len: u32) -> Pieces<'_> {
+    pub(crate) fn pieces(&self, position: LogPosition, len: u32) -> Pieces<'_> {
         Pieces {
             map: self,
             link: self.links.partition_point(|link| link.0 < position),
@@ -58,7 +58,7 @@ impl FragmentMap {
 }
 
 /// Contiguous pieces of a payload range, in order.
-pub(super) struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     map: &'a FragmentMap,
     /// The first link not behind `position`.
     link: usize,

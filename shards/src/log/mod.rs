@@ -55,6 +55,7 @@ pub use contract::{
     AppendError, Appended, IoFailure, LogEffect, LogFrontiers, LogOptions, LogStart, SyncMethod,
 };
 pub use create::{create, exists, CreateError};
+pub(crate) use fragments::FragmentMap;
 pub use inspect::{inspect, Inspected, Inspection};
 pub use item::{ItemHeader, ItemKind, FRAGMENT_HEADER_BYTES, MAX_ITEM_BYTES};
 pub use latch::{record_latch, LatchRecord, LatchRecorded, LATCHED_FILE};

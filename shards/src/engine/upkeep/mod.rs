@@ -27,6 +27,7 @@
 mod capture;
 mod collect;
 mod restore;
+mod verify;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,7 @@ pub(super) use capture::{CaptureTarget, Capturing};
 pub(super) use collect::Collecting;
 pub use restore::RestoreFailure;
 pub(super) use restore::Restored;
+pub use verify::{verify_stored, StoredRecords};
 
 use super::{
     core::Engine,
