@@ -109,3 +109,57 @@ fn no_changed_byte_below_the_end_of_a_stopped_log_goes_without_a_remark() {
     );
     assert_eq!(log("verify", &data).0, 0, "everything is back as it was");
 }
+
+/// A byte flipped in a packed file costs one record: it is named offline and by
+/// the server, its neighbours are delivered, and the server starts.
+#[test]
+fn f06_solo_a_damaged_packed_record_is_named_and_its_neighbours_are_served() {
+    const RECORDS: usize = 1_500;
+    let mut server = Server::start(1);
+    server.ok(&["queue", "declare", "q"]);
+    let lines: Vec<String> = (0..RECORDS)
+        .map(|n| format!("{n:05}{}", "x".repeat(15_000)))
+        .collect();
+    server.ok_with(&["publish", "q"], &lines.join("\n"));
+    let data = server.data();
+    let pack = data.join("shard-00").join("pack-0000000001");
+    let checkpoints = || log_serial(&data).unwrap_or(0);
+    common::await_that("records to be packed and published", || {
+        pack.exists() && checkpoints() > 0
+    });
+    assert_eq!(server.terminate(), Some(0));
+    let (code, shown, said) = log("verify", &data);
+    assert_eq!(code, 0, "{said}");
+    let stored = number(&shown[0], "stored_records");
+    assert!(stored > 100 && number(&shown[0], "damaged_records") == 0);
+
+    // In the third record of the file, behind its 4 KiB head.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&pack)
+        .unwrap();
+    let offset = 4096 + 2 * 15_037 + 9_000;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
+    let (code, shown, _) = log("verify", &data);
+    assert_eq!(code, 1);
+    assert_eq!(number(&shown[0], "damaged_records"), 1);
+
+    server.restart();
+    let count = (RECORDS - 1).to_string();
+    let got = server.ok(&["consume", "q", "--max", &count, "--wait", "30s"]);
+    let mut left: Vec<&str> = lines.iter().map(String::as_str).collect();
+    for line in got.lines() {
+        left.retain(|expected| *expected != line);
+    }
+    assert_eq!(left, [lines[2].as_str()], "all but the damaged one");
+    assert_eq!(server.terminate(), Some(0));
+}
+
+/// Serial of the checkpoint in the directory of a running server.
+fn log_serial(data: &Path) -> Option<u64> {
+    let (_, shown, _) = log("inspect", data);
+    shown.last()?["checkpoint"].as_u64()
+}
