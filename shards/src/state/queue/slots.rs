@@ -210,33 +210,41 @@ impl Slots {
         true
     }
 
-    /// Puts an unsettled record back, gated; offsets ascend.
+    /// Puts an unsettled record back, gated. False, and nothing happens, where
+    /// offsets do not ascend.
     pub(super) fn restore(
         &mut self,
         offset: u64,
         location: RecordLocation,
         len: u32,
         attempts: u32,
-    ) {
-        let chunk = self.chunks.entry(offset / CHUNK).or_insert_with(|| Chunk {
+    ) -> bool {
+        let number = offset / CHUNK;
+        let last = self.chunks.last_key_value().map(|(number, _)| *number);
+        if last.is_some_and(|last| last > number) {
+            return false;
+        }
+        let chunk = self.chunks.entry(number).or_insert_with(|| Chunk {
             first: (offset % CHUNK) as u16,
             live: 0,
             slots: Vec::new(),
         });
-        let index = ((offset % CHUNK) as usize).saturating_sub(usize::from(chunk.first));
+        let index = ((offset % CHUNK) as usize).checked_sub(usize::from(chunk.first));
+        let Some(index) = index.filter(|index| *index >= chunk.slots.len()) else {
+            return false;
+        };
         let mut slot = Slot::new(location, len);
         slot.attempts = attempts;
         let gone = Slot {
             state: SlotState::Settled,
             ..slot
         };
-        if index >= chunk.slots.len() {
-            chunk.slots.resize(index, gone);
-            chunk.slots.push(slot);
-            chunk.live += 1;
-            self.counts[SlotState::Gated as usize] += 1;
-        }
+        chunk.slots.resize(index, gone);
+        chunk.slots.push(slot);
+        chunk.live += 1;
+        self.counts[SlotState::Gated as usize] += 1;
         self.next = self.next.max(offset + 1);
+        true
     }
 
     /// The next record that is appended gets at least this offset.

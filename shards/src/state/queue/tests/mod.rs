@@ -1,10 +1,12 @@
 //! Behaviour of a partition, by name; and random operations against
 //! a simple model (`random`, `model`).
 
+mod captured;
 mod delivery;
 mod faults;
 mod log;
 mod model;
+mod operations;
 mod random;
 
 use super::*;

@@ -130,10 +130,11 @@ impl Model {
                 }
                 count
             }
-            Command::Create(_)
-            | Command::Drop { .. }
-            | Command::Weaken
-            | Command::NewGeneration { .. } => 0,
+            Command::NewGeneration { .. } => {
+                self.flagged_below = self.records.len() as u64;
+                0
+            }
+            Command::Create(_) | Command::Drop { .. } | Command::Weaken => 0,
         }
     }
 
@@ -158,6 +159,15 @@ impl Model {
         })
     }
 
+    /// As a capture shows it: a due time that came is not in it.
+    pub(super) fn as_captured(&self) -> Self {
+        let mut captured = self.clone();
+        for rec in &mut captured.records {
+            rec.log_due_ms = rec.due_ms;
+        }
+        captured
+    }
+
     /// A new leadership, after replay.
     pub(super) fn restart(&mut self) {
         for rec in &mut self.records {
@@ -167,7 +177,8 @@ impl Model {
         }
         self.open = 0;
         self.opened_mark = self.mark;
-        self.flagged_below = self.mark.min(self.records.len() as u64);
+        let marked = self.mark.min(self.records.len() as u64);
+        self.flagged_below = self.flagged_below.max(marked);
         self.consumers.clear();
         self.redelivered = 0;
     }

@@ -1,91 +1,22 @@
 //! Random operations on a partition and on the model, with commands going
-//! through their bytes and restarts that replay them.
+//! through their bytes, captures and relocations in between, and restarts that
+//! replay them, on top of the last capture or from the beginning.
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{model::Model, *};
+use super::{
+    captured::Captured,
+    model::Model,
+    operations::{any_op, Op},
+    *,
+};
 use crate::state::command::{Command, DeliveryIds};
-
-#[derive(Debug, Clone)]
-enum Op {
-    /// Lengths and delays (0 = none) of the records.
-    Publish(Vec<(u32, u64)>),
-    PublishMany(u32),
-    /// Opens the gate for so many more records.
-    Open(u64),
-    Subscribe(ConsumerId, u32, u64),
-    Credit(ConsumerId, u32, u64),
-    Unsubscribe(ConsumerId),
-    Disconnect(u64),
-    /// So many, with the connections of the mask blocked.
-    Deliver(u32, u8),
-    Undo(usize),
-    /// Which of the ids seen, whether by its holder, what to do, delay.
-    Settle(usize, bool, SettleKind, u64),
-    /// A command of an earlier leader, or none that any leader would propose.
-    Stray(usize, u32, SettleKind, bool),
-    Pass(u64),
-    /// To just before the next lease end or due time, then to it.
-    PassToDeadline,
-    Mark,
-    OpenMark,
-    Purge(u64),
-    /// Applies so many of the proposed commands.
-    Apply(usize),
-    /// So many of the commands not yet applied have survived.
-    Restart(usize),
-}
-
-fn any_consumer() -> impl Strategy<Value = ConsumerId> {
-    (0u64..4, 0u32..2).prop_map(|(connection, subscription)| consumer(connection, subscription))
-}
-
-fn any_kind() -> impl Strategy<Value = SettleKind> {
-    prop_oneof![
-        3 => Just(SettleKind::Acknowledge),
-        2 => Just(SettleKind::Release),
-        1 => Just(SettleKind::Reject),
-    ]
-}
-
-fn any_delay() -> impl Strategy<Value = u64> {
-    prop_oneof![3 => Just(0), 1 => 1u64..LEASE_MS]
-}
-
-fn any_op() -> impl Strategy<Value = Op> {
-    let id = any_consumer;
-    let records = || 0u32..40;
-    let bytes = || prop_oneof![0u64..400, Just(1 << 40)];
-    prop_oneof![
-        6 => vec((1u32..200, any_delay()), 0..40).prop_map(Op::Publish),
-        1 => (300u32..700).prop_map(Op::PublishMany),
-        6 => prop_oneof![0u64..20, Just(10_000)].prop_map(Op::Open),
-        3 => (id(), records(), bytes()).prop_map(|(id, r, b)| Op::Subscribe(id, r, b)),
-        4 => (id(), prop_oneof![records(), Just(1000)], bytes())
-            .prop_map(|(id, r, b)| Op::Credit(id, r, b)),
-        1 => id().prop_map(Op::Unsubscribe),
-        1 => (0u64..4).prop_map(Op::Disconnect),
-        10 => (prop_oneof![1u32..8, 1u32..800], prop_oneof![Just(0u8), 0u8..16]).prop_map(|(n, b)| Op::Deliver(n, b)),
-        3 => any::<usize>().prop_map(Op::Undo),
-        16 => (any::<usize>(), prop::bool::weighted(0.9), any_kind(), any_delay())
-            .prop_map(|(at, own, kind, delay)| Op::Settle(at, own, kind, delay)),
-        1 => (any::<usize>(), 0u32..4, any_kind(), any::<bool>())
-            .prop_map(|(at, n, kind, end)| Op::Stray(at, n, kind, end)),
-        4 => prop_oneof![0u64..100, LEASE_MS / 3..LEASE_MS * 2].prop_map(Op::Pass),
-        4 => Just(Op::PassToDeadline),
-        3 => Just(Op::Mark),
-        2 => Just(Op::OpenMark),
-        1 => (0u64..2000).prop_map(Op::Purge),
-        12 => (1usize..20).prop_map(Op::Apply),
-        2 => (0usize..20).prop_map(Op::Restart),
-    ]
-}
 
 /// A command as the log has it; `records` is what its records would parse to.
 #[derive(Clone)]
-struct Logged {
-    bytes: Vec<u8>,
-    records: Vec<AppendedRecord>,
+pub(super) struct Logged {
+    pub(super) bytes: Vec<u8>,
+    pub(super) records: Vec<AppendedRecord>,
 }
 
 fn logged(command: Command<'_>, records: Vec<AppendedRecord>) -> Logged {
@@ -103,7 +34,7 @@ fn ids_bytes(ids: &[(u64, u32)]) -> Vec<u8> {
 }
 
 /// As the engine does it.
-fn apply(partition: &mut Partition, entry: &Logged) -> u64 {
+pub(super) fn apply(partition: &mut Partition, entry: &Logged) -> u64 {
     match Command::decode(&entry.bytes).unwrap() {
         Command::Append { stamp_ms, .. } => {
             partition.apply_append(stamp_ms, &entry.records);
@@ -133,11 +64,25 @@ fn apply(partition: &mut Partition, entry: &Logged) -> u64 {
             let keep: Vec<_> = keep.iter().collect();
             partition.apply_purge(below, &keep)
         }
-        Command::Create(_)
-        | Command::Drop { .. }
-        | Command::Weaken
-        | Command::NewGeneration { .. } => unreachable!(),
+        Command::NewGeneration { .. } => {
+            partition.flag_redelivered_below(partition.next_offset());
+            0
+        }
+        Command::Create(_) | Command::Drop { .. } | Command::Weaken => unreachable!(),
     }
+}
+
+/// Applies the commands to both.
+pub(super) fn replay(
+    mut partition: Partition,
+    mut model: Model,
+    entries: &[Logged],
+) -> (Partition, Model) {
+    for entry in entries {
+        apply(&mut partition, entry);
+        model.apply(&Command::decode(&entry.bytes).unwrap(), &entry.records);
+    }
+    (partition, model)
 }
 
 struct World {
@@ -148,6 +93,11 @@ struct World {
     /// Every delivery ever made: who, offset, attempt.
     seen: Vec<(ConsumerId, u64, u32)>,
     now_ms: u64,
+    capturing: Option<Captured>,
+    /// The last complete capture.
+    captured: Option<Captured>,
+    /// Packed files made.
+    packs: u32,
 }
 
 impl World {
@@ -159,6 +109,9 @@ impl World {
             proposed: Vec::new(),
             seen: Vec::new(),
             now_ms: NOW,
+            capturing: None,
+            captured: None,
+            packs: 0,
         }
     }
 
@@ -252,8 +205,25 @@ impl World {
                     keep: DeliveryIds(&ids_bytes(&keep)),
                 });
             }
+            Op::NewGeneration => {
+                self.proposed.clear();
+                self.propose(Command::NewGeneration {
+                    queue_id: 1,
+                    partition: 0,
+                    generation: 2,
+                    first_lost: 0,
+                });
+                self.restart(1, true);
+            }
             Op::Apply(count) => self.apply(*count),
-            Op::Restart(survivors) => self.restart(*survivors),
+            Op::Capture => {
+                let (model, applied) = (&self.model, self.applied.len());
+                let begun = Captured::begin(&mut self.partition, model, applied, self.now_ms);
+                self.capturing = Some(begun);
+            }
+            Op::CaptureStep(budget) => self.capture_step(*budget),
+            Op::Relocate(from, count) => self.relocate(*from, *count),
+            Op::Restart(survivors, kept) => self.restart(*survivors, *kept),
         }
     }
 
@@ -396,15 +366,57 @@ impl World {
         }
     }
 
-    fn restart(&mut self, survivors: usize) {
+    fn capture_step(&mut self, budget: usize) {
+        if let Some(mut capturing) = self.capturing.take() {
+            match capturing.step(&mut self.partition, budget) {
+                true => self.capturing = Some(capturing),
+                false => self.captured = Some(capturing),
+            }
+        }
+    }
+
+    fn relocate(&mut self, from: u64, count: usize) {
+        self.packs += 1;
+        let mut moves = Vec::new();
+        let mut at = 0;
+        let end = self
+            .partition
+            .visit_places(from, count, &mut |offset, location, len| {
+                let to = RecordLocation::Packed {
+                    file: self.packs,
+                    at,
+                };
+                at += len;
+                moves.push((offset, location, to));
+                true
+            });
+        assert!(end.is_none() || moves.len() == count);
+        let mut last = None;
+        for (offset, from, to) in moves {
+            assert!(offset >= last.unwrap_or(0), "in order");
+            last = Some(offset);
+            assert!(
+                !self.partition.relocate(offset, to, from),
+                "it is not there"
+            );
+            assert!(self.partition.relocate(offset, from, to));
+        }
+    }
+
+    /// The leader's memory is gone, and so is a capture under way.
+    fn restart(&mut self, survivors: usize, kept: bool) {
         self.apply(survivors);
         self.proposed.clear();
-        self.partition = Partition::new(spec());
-        for entry in &self.applied {
-            apply(&mut self.partition, entry);
-        }
+        self.capturing = None;
+        self.captured = self.captured.take().filter(|_| kept);
+        let expected = self.model.persistent();
+        (self.partition, self.model) = match &self.captured {
+            Some(captured) => captured.restart(&self.applied, self.now_ms),
+            None => replay(Partition::new(spec()), Model::new(), &self.applied),
+        };
         self.partition.finish_replay();
         self.model.restart();
+        assert_eq!(self.model.persistent(), expected);
         assert_eq!(self.partition.mark(), self.model.mark);
     }
 
@@ -431,7 +443,13 @@ impl World {
     /// Heals and drains: everything that is left comes out exactly once more.
     fn drain(&mut self) {
         self.apply(usize::MAX);
-        self.restart(0);
+        if self.capturing.is_none() {
+            self.step(&Op::Capture);
+        }
+        while self.capturing.is_some() {
+            self.capture_step(100);
+        }
+        self.restart(0, true);
         self.partition.open_delivery(u64::MAX);
         self.model.open = self.model.records.len() as u64;
         let id = consumer(9, 9);
