@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Records captured in one turn.
-const TURN_RECORDS: usize = 8192;
+const TURN_RECORDS: usize = 32 << 10;
 /// Partitions captured in one turn.
 const TURN_PARTITIONS: usize = 128;
 /// A body's pieces are about this long.
