@@ -31,6 +31,9 @@ static SERVING: AtomicBool = AtomicBool::new(false);
 
 /// Name and version as hello carries them.
 const VERSION: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
+/// Segments per log that are written to only on a full disk. One of the default
+/// size takes the whole default backlog and the largest frame behind it.
+const RESERVE_SEGMENTS: u32 = 1;
 /// Bytes read back from disk that a shard keeps.
 const READ_CACHE_BYTES: u64 = 16 << 20;
 
@@ -109,6 +112,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
             cache_bytes: options.cache_bytes,
             backlog_bytes: options.backlog_bytes,
             spare_segments: options.spare_segments,
+            reserve_segments: RESERVE_SEGMENTS,
             ..LogOptions::default()
         },
         sync_method: match options.sync_method {

@@ -36,6 +36,7 @@ fn options() -> LogOptions {
         cache_bytes: 1 << 20,
         backlog_bytes: 64 << 20,
         spare_segments: 1,
+        reserve_segments: 0,
     }
 }
 

@@ -109,6 +109,7 @@ impl Run {
             cache_bytes: random.pick(&[0, 20_000, 1 << 20]),
             backlog_bytes: random.pick(&[20_000, 1 << 20]),
             spare_segments: random.pick(&[0, 1, 2]) as u32,
+            reserve_segments: u32::from(blocks > 4),
         };
         let boot = random.chance(2, 3).then(|| SimDisk::new(random.fork()));
         Run {

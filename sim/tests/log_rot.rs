@@ -35,6 +35,7 @@ fn build(random: &mut Random) -> Log {
         cache_bytes: 0,
         backlog_bytes: 1 << 20,
         spare_segments: 1,
+        reserve_segments: 0,
     };
     let disk = SimDisk::new(random.fork());
     log::create(&disk, LogId(u128::from(random.number())), &options).unwrap();

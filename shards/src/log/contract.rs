@@ -81,6 +81,9 @@ pub struct LogOptions {
     pub backlog_bytes: u64,
     /// Ready spare segments to keep.
     pub spare_segments: u32,
+    /// Ready segments to keep beside them, written to only once no further one
+    /// can be made for want of space.
+    pub reserve_segments: u32,
 }
 
 impl Default for LogOptions {
@@ -93,6 +96,7 @@ impl Default for LogOptions {
             cache_bytes: 64 << 20,
             backlog_bytes: 64 << 20,
             spare_segments: 1,
+            reserve_segments: 0,
         }
     }
 }

@@ -117,7 +117,11 @@ impl<B: BatchBuffer> LogWriter<B> {
             links.push(end, next);
         }
         let interval_ms = options.background_sync_interval_ms;
-        let mut segments = SegmentSupply::new(start.ready_through, options.spare_segments);
+        let mut segments = SegmentSupply::new(
+            start.ready_through,
+            options.spare_segments,
+            options.reserve_segments,
+        );
         let given_up = segments.add_free(start.free.into_iter());
         LogWriter {
             log_id: start.log_id,

@@ -10,10 +10,17 @@ const LAST_RETRY_MS: u64 = 5_000;
 /// 1. Sequence numbers only grow; none is asked for twice after it was ready.
 /// 2. A failure is retried later and never latches the log: what needs the
 ///    segment waits, and the backlog bound refuses appends.
+/// 3. The last `reserve` ready segments are held back until there is no space
+///    for a further one: what was admitted before that was known, up to the
+///    backlog bound, then does not stand in front of what must still go on. One
+///    that was given out is never taken back.
 pub(super) struct SegmentSupply {
     /// Every segment from the writer's to this one is ready.
     ready_through: u64,
+    /// Every segment up to this one may be written to.
+    given_out: u64,
     spares: u64,
+    reserve: u64,
     preparing: Option<u64>,
     retry_at_ms: Option<u64>,
     retry_ms: u64,
@@ -30,10 +37,12 @@ pub(super) struct Preparation {
 }
 
 impl SegmentSupply {
-    pub(super) fn new(ready_through: u64, spares: u32) -> Self {
+    pub(super) fn new(ready_through: u64, spares: u32, reserve: u32) -> Self {
         SegmentSupply {
             ready_through,
+            given_out: ready_through,
             spares: u64::from(spares),
+            reserve: u64::from(reserve),
             preparing: None,
             retry_at_ms: None,
             retry_ms: FIRST_RETRY_MS,
@@ -51,12 +60,12 @@ impl SegmentSupply {
     }
 
     pub(super) fn is_ready(&self, segment: u64) -> bool {
-        segment <= self.ready_through
+        segment <= self.given_out
     }
 
     /// The segment to prepare now, if the batch being filled is in `current`.
     pub(super) fn next_to_prepare(&mut self, now_ms: u64, current: u64) -> Option<Preparation> {
-        let wanted = current.saturating_add(self.spares);
+        let wanted = current.saturating_add(self.spares + self.reserve);
         if self.preparing.is_some() || self.ready_through >= wanted {
             return None;
         }
@@ -89,8 +98,15 @@ impl SegmentSupply {
                 self.failure = None;
                 self.retry_at_ms = None;
                 self.retry_ms = FIRST_RETRY_MS;
+                let held = self.ready_through.saturating_sub(self.reserve);
+                self.given_out = self.given_out.max(held);
             }
-            Err(failure) => self.failure = Some(failure),
+            Err(failure) => {
+                if failure.out_of_space {
+                    self.given_out = self.ready_through;
+                }
+                self.failure = Some(failure);
+            }
         }
     }
 
@@ -120,7 +136,7 @@ mod tests {
 
     #[test]
     fn free_segments_are_recycled_and_the_rest_is_given_up() {
-        let mut supply = SegmentSupply::new(9, 1);
+        let mut supply = SegmentSupply::new(9, 1, 0);
         assert_eq!(supply.add_free(1..5), [3, 4]);
         let preparation = supply.next_to_prepare(0, 9);
         let recycle = preparation.and_then(|preparation| preparation.recycle);
@@ -129,7 +145,7 @@ mod tests {
 
     #[test]
     fn prepares_one_at_a_time_up_to_the_spares() {
-        let mut supply = SegmentSupply::new(3, 2);
+        let mut supply = SegmentSupply::new(3, 2, 0);
         assert_eq!(supply.next_to_prepare(0, 3), fresh(4));
         assert_eq!(supply.next_to_prepare(0, 3), None);
         supply.prepared(4, Ok(()));
@@ -141,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_retried_later_with_the_same_number() {
-        let mut supply = SegmentSupply::new(1, 1);
+        let mut supply = SegmentSupply::new(1, 1, 0);
         assert_eq!(supply.next_to_prepare(0, 1), fresh(2));
         let failure = IoFailure {
             message: "full".into(),
@@ -155,5 +171,32 @@ mod tests {
         assert_eq!(supply.next_to_prepare(110, 1), fresh(2));
         supply.prepared(2, Ok(()));
         assert!(supply.failure().is_none() && supply.is_ready(2));
+    }
+
+    #[test]
+    fn the_reserve_is_held_back_until_there_is_no_space() {
+        let mut supply = SegmentSupply::new(3, 2, 1);
+        for sequence in 4..=6 {
+            assert_eq!(supply.next_to_prepare(0, 3), fresh(sequence));
+            supply.prepared(sequence, Ok(()));
+        }
+        assert_eq!(supply.next_to_prepare(0, 3), None);
+        assert!(supply.is_ready(5) && !supply.is_ready(6));
+        let failed = |out_of_space| IoFailure {
+            message: "no".into(),
+            out_of_space,
+        };
+        assert_eq!(supply.next_to_prepare(0, 4), fresh(7));
+        supply.prepared(7, Err(failed(false)));
+        assert!(!supply.is_ready(6), "another failure is waited out");
+        supply.next_to_prepare(10, 4);
+        assert_eq!(supply.next_to_prepare(110, 4), fresh(7));
+        supply.prepared(7, Err(failed(true)));
+        assert!(supply.is_ready(6) && !supply.is_ready(7));
+        supply.next_to_prepare(200, 4);
+        assert_eq!(supply.next_to_prepare(400, 4), fresh(7));
+        supply.prepared(7, Ok(()));
+        assert!(supply.is_ready(6), "never taken back");
+        assert!(!supply.is_ready(7), "the next reserve");
     }
 }

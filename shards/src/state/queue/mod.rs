@@ -199,16 +199,21 @@ impl Partition {
     }
 
     /// Numbers as of `now_ms`. A delayed record that came due counts as
-    /// delayed until the next delivery or expiry looks at the time.
+    /// delayed until the next delivery or expiry looks at the time. One whose
+    /// lease ended counts as ready from then on: nobody holds it any more,
+    /// though it goes out only once its end is applied, which a log without
+    /// room holds up.
     pub fn counts(&self, now_ms: u64) -> PartitionCounts {
         let count = |state| self.slots.count(state);
         let oldest = self.ready.first(&self.slots);
         let oldest_ms = oldest.and_then(|offset| self.stamps.of(offset));
         PartitionCounts {
             gated: count(SlotState::Gated),
-            ready: count(SlotState::Fresh) + count(SlotState::Returned),
+            ready: count(SlotState::Fresh)
+                + count(SlotState::Returned)
+                + count(SlotState::Ended),
             delayed: count(SlotState::Delayed),
-            leased: self.handed_out(),
+            leased: count(SlotState::Leased) + count(SlotState::Settling),
             published: self.slots.next_offset(),
             acknowledged: self.acknowledged,
             dropped: self.dropped,
@@ -233,13 +238,14 @@ impl Partition {
                 SlotState::Settled => continue,
                 SlotState::Gated => RecordState::Gated,
                 SlotState::Delayed => RecordState::Delayed,
-                SlotState::Fresh | SlotState::Returned => RecordState::Ready,
-                SlotState::Leased | SlotState::Settling | SlotState::Ended => RecordState::Leased,
+                SlotState::Fresh | SlotState::Returned | SlotState::Ended => RecordState::Ready,
+                SlotState::Leased | SlotState::Settling => RecordState::Leased,
             };
             visit(offset, state, slot.attempts, slot.location(), slot.len);
         }
     }
 
+    /// Not back in the ready ones yet.
     fn handed_out(&self) -> u64 {
         self.slots.count(SlotState::Leased)
             + self.slots.count(SlotState::Settling)

@@ -347,6 +347,7 @@ impl Model {
                 (Fate::Live, _) if at as u64 >= self.open => counts.gated += 1,
                 (Fate::Live, Hold::Nobody) if rec.due_ms == 0 => counts.ready += 1,
                 (Fate::Live, Hold::Nobody) => counts.delayed += 1,
+                (Fate::Live, Hold::Ended) => counts.ready += 1,
                 (Fate::Live, _) => counts.leased += 1,
             }
         }
