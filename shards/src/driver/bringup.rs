@@ -18,7 +18,7 @@ use glommio::{
 
 use super::{
     boot_directory::boot_directory,
-    clock,
+    clock, disk_space,
     fs_disk::{FsDisk, ZeroPace},
     helper::Helper,
     machine,
@@ -591,6 +591,14 @@ fn prepare(
     recycle: Option<u64>,
     pace: ZeroPace,
 ) -> Result<(), IoFailure> {
+    let bytes = geometry.segment_bytes();
+    let too_few = disk_space::too_few(directory, bytes).filter(|_| recycle.is_none());
+    if let Some(free) = too_few {
+        return Err(IoFailure {
+            message: format!("a segment takes {bytes} bytes, and {free} are free"),
+            out_of_space: true,
+        });
+    }
     let prepared = FsDisk::open(directory)
         .and_then(|disk| log::prepare_segment(&disk.paced(pace), geometry, sequence, recycle));
     prepared.map_err(|error| IoFailure {

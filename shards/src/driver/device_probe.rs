@@ -22,6 +22,9 @@ const ROUNDS: usize = 32;
 const WARM_UP: usize = 4;
 const PROBE_FILE: &str = "probe.tmp";
 
+/// The way to take when nothing could be measured.
+pub const UNPROBED: SyncMethod = SyncMethod::Dsync;
+
 /// What the probe found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceProbe {

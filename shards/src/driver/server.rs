@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     engine::{EngineConfig, HelloFacts, Notice},
+    io::DiskErrorKind,
     log::{LogOptions, SyncMethod},
 };
 
@@ -97,6 +98,13 @@ pub enum StartError {
     Shard { shard: u16, reason: String },
     #[error("the shards did not serve within {} s; look at the lines above", START_PATIENCE.as_secs())]
     Slow,
+    #[error("shard {shard} cannot start: its log has no room for what a start writes, and no segment can be made ({cause}); free at least {segment_bytes} bytes on the file system of {}, then start again", data.display())]
+    NoRoom {
+        shard: u16,
+        cause: String,
+        segment_bytes: u64,
+        data: PathBuf,
+    },
     #[error("a thread could not be started: {0}")]
     Thread(io::Error),
 }
@@ -108,8 +116,9 @@ pub struct Server {
     pub identity: Identity,
     /// The data directory was created by this start.
     pub created: bool,
-    /// What the device probe found in the data directory.
-    pub probe: DeviceProbe,
+    /// What the device probe found in the data directory; `None` when the disk
+    /// has no room for it.
+    pub probe: Option<DeviceProbe>,
     pub sync_method: SyncMethod,
     /// Something about the machine that the user should know.
     pub warning: Option<String>,
@@ -142,10 +151,12 @@ impl Server {
         let warning = machine::check_memory(options.io_memory as u64, shards)?;
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
-        let probe = FsDisk::open(directory.path())
-            .and_then(|disk| device_probe::probe(&disk))
-            .map_err(|error| StartError::Log(error.to_string()))?;
-        let sync_method = options.sync_method.unwrap_or(probe.method);
+        let probe = probe_device(&directory)?;
+        let found = probe.as_ref().map(|probe| probe.method);
+        let sync_method = options
+            .sync_method
+            .or(found)
+            .unwrap_or(device_probe::UNPROBED);
         let clean = bringup::take_clean_markers(directory.path()).map_err(StartError::Log)?;
         let clean = Arc::new(clean);
         let (reports_in, reports) = flume::unbounded();
@@ -185,7 +196,9 @@ impl Server {
             SyncMethod::Dsync => "O_DSYNC",
             SyncMethod::Fdatasync => "write and fdatasync",
         };
-        let probe = &self.probe;
+        let Some(probe) = &self.probe else {
+            return format!("durable batches by {way} (the disk has no room for the device probe)");
+        };
         let cache = probe.write_cache.as_deref().unwrap_or("unknown");
         format!(
             "durable batches by {way} (probe: O_DSYNC {} us, write + fdatasync {} us; device write cache: {cache})",
@@ -225,6 +238,19 @@ impl Server {
                 Report::Notice { shard, notice } => {
                     if matches!(notice, Notice::Replaying { .. }) {
                         deadline = Instant::now() + START_PATIENCE;
+                    }
+                    if let Notice::NoRoom {
+                        cause,
+                        segment_bytes,
+                    } = notice
+                    {
+                        let data = self.directory.path().to_owned();
+                        return Err(StartError::NoRoom {
+                            shard,
+                            cause,
+                            segment_bytes,
+                            data,
+                        });
                     }
                     tell(shard, &notice);
                 }
@@ -269,6 +295,16 @@ impl Server {
         }
         Ok(clean)
     }
+}
+
+/// A full disk is no reason not to start.
+fn probe_device(directory: &DataDirectory) -> Result<Option<DeviceProbe>, StartError> {
+    let probed =
+        FsDisk::open(directory.path()).and_then(|disk| device_probe::probe(&disk).map(Some));
+    probed.or_else(|error| match error.kind {
+        DiskErrorKind::OutOfSpace => Ok(None),
+        _ => Err(StartError::Log(error.to_string())),
+    })
 }
 
 /// What the shards are started from.

@@ -211,9 +211,10 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// Who waits for something to be written, but for publishes, whose deadline
-    /// tells.
-    pub(super) fn take_askers(&mut self) -> Vec<Asked> {
+    /// Tells whoever waits for something to be written that it will be, once
+    /// there is room. They are told once: what they asked for has no asker
+    /// from now on.
+    pub(super) fn tell_waiting_for_room(&mut self, message: &str) {
         let mut late = Late::at(u64::MAX);
         let deferred = self
             .deferred
@@ -221,14 +222,13 @@ impl<B: BatchBuffer> Engine<B> {
             .map(|deferred| &mut deferred.origin);
         let groups = self.groups.values_mut();
         let proposed = groups.flat_map(|slot| slot.origins.iter_mut().map(|(_, origin)| origin));
-        let publishes = |origin: &&mut Origin| matches!(origin, Origin::Publish(_));
-        for origin in deferred.chain(proposed).filter(|origin| !publishes(origin)) {
+        for origin in deferred.chain(proposed) {
             late.take_origin(origin);
         }
         if let Some(meta) = self.meta.as_mut() {
             meta.take_askers(&mut |asked| late.take(asked));
         }
-        late.others
+        self.tell_late(late, ErrorCode::DiskFull, message, message);
     }
 
     fn take_proposed(&mut self, late: &mut Late) {

@@ -99,6 +99,13 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(queue_id) = self.declared_alike(&request) {
             return self.declared(queue_id, false, Origin::Declare(asked));
         }
+        let known = self.meta.as_ref().map(|meta| &meta.state);
+        if known.is_some_and(|state| state.by_name(&request.name).is_none()) {
+            // A queue that exists takes no room: it is confirmed or contradicted.
+            if let Err((code, message)) = self.refuses_for_room() {
+                return self.refuse(conn, correlation, code, message);
+            }
+        }
         let command = MetaCommand::Declare(request);
         self.propose_meta(&command, asked, Origin::Declare(asked));
     }

@@ -1,16 +1,19 @@
 //! Room on the disk: what is refused when there is little, and what is said to
 //! those who wait when there is none.
 //!
-//! 1. Once no further segment can be made, or the disk is below its low-water
-//!    mark, publishes are refused. The segments that are ready then, the spares,
-//!    are the reserve: settles, lease ends, purges and deletes go on in them,
-//!    and what they free is recycled.
-//! 2. When the reserve is used up too, nothing waits in silence: after
-//!    [`STALL_MS`] whoever asked is told. What was asked stays in line and takes
-//!    effect once there is room, so the outcome is "unknown".
+//! 1. Once no further segment can be made for want of space, or the disk is
+//!    below its low-water mark, publishes and declarations of new queues are
+//!    refused. The segments that are ready then, and the one that the log holds
+//!    back for this, are the reserve: deliveries, settles, lease ends, purges and
+//!    deletes go on in them, and what they free is recycled.
+//! 2. When the log stands still because no further segment can be made, for
+//!    whatever reason, nothing waits in silence: after [`STALL_MS`] whoever asked
+//!    is told. What was asked stays in line and takes effect once there is room,
+//!    so the outcome is "unknown". Lease ends and settles that nobody waits for
+//!    stay in line too; each record has at most one of them there.
 //! 3. Each change is said once.
 
-use wire::error::{ErrorCode, Outcome};
+use wire::error::ErrorCode;
 
 use super::{core::Engine, publish::Refusal, types::Notice};
 use crate::{
@@ -18,7 +21,7 @@ use crate::{
     log::{IoFailure, LogPosition},
 };
 
-/// How long a request waits for room before it is told so, in ms.
+/// How long a log stands still before whoever waits for it is told so, in ms.
 const STALL_MS: u64 = 10_000;
 
 /// See the module head.
@@ -32,6 +35,8 @@ pub(super) struct Room {
     failing: bool,
     /// The log has not got beyond this place since then.
     stalled: Option<(LogPosition, u64)>,
+    /// That it stands still was said.
+    told: bool,
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -75,11 +80,13 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Tells those who wait for room that they do.
     pub(super) fn tell_stalled(&mut self) {
-        let (written, waits) = (self.frontiers.written_next, self.log.backlog_bytes() > 0);
-        if !self.room.full || !waits && self.deferred.is_empty() {
+        let waits = self.log.backlog_bytes() > 0 || !self.deferred.is_empty();
+        let Some(failure) = self.log.segment_failure().filter(|_| waits) else {
             self.room.stalled = None;
+            self.room.told = false;
             return;
-        }
+        };
+        let written = self.frontiers.written_next;
         let since = match self.room.stalled {
             Some((place, since_ms)) if place == written => since_ms,
             _ => self.server_ms,
@@ -88,16 +95,18 @@ impl<B: BatchBuffer> Engine<B> {
         if self.server_ms < since + STALL_MS {
             return;
         }
-        // They are told once: what they asked for has no asker from now on.
-        for asked in self.take_askers() {
-            let message = "the disk is full and the log's reserve is used up; it takes effect once there is room: free space on its file system";
-            self.error(
-                asked.conn,
-                asked.correlation,
-                ErrorCode::DiskFull,
-                Outcome::Unknown,
-                message.to_owned(),
-            );
+        let cause = failure.message.clone();
+        let message = match failure.out_of_space {
+            true => "the disk is full and the log's reserve is used up; it takes effect once there is room: free space on its file system".to_owned(),
+            false => format!("the log has no room and no segment can be made for it ({cause}); it takes effect once one can"),
+        };
+        self.tell_waiting_for_room(&message);
+        if !std::mem::replace(&mut self.room.told, true) {
+            let segment_bytes = self.log.geometry().segment_bytes();
+            self.notices.push(Notice::NoRoom {
+                cause,
+                segment_bytes,
+            });
         }
     }
 

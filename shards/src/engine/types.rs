@@ -223,6 +223,9 @@ pub enum Notice {
     DiskFull(bool),
     /// The disk is below its low-water mark, or above it again.
     DiskLow(bool),
+    /// The log stands still: what it waits for has no room, and no segment,
+    /// which has so many bytes, can be made.
+    NoRoom { cause: String, segment_bytes: u64 },
     /// Something that needs an operator's eye.
     Problem(String),
 }

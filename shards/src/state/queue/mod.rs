@@ -209,9 +209,7 @@ impl Partition {
         let oldest_ms = oldest.and_then(|offset| self.stamps.of(offset));
         PartitionCounts {
             gated: count(SlotState::Gated),
-            ready: count(SlotState::Fresh)
-                + count(SlotState::Returned)
-                + count(SlotState::Ended),
+            ready: count(SlotState::Fresh) + count(SlotState::Returned) + count(SlotState::Ended),
             delayed: count(SlotState::Delayed),
             leased: count(SlotState::Leased) + count(SlotState::Settling),
             published: self.slots.next_offset(),
