@@ -1,7 +1,7 @@
 //! Packing: which records still live in the oldest segments, and in packed
 //! files that are mostly dead, and where they went.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{PackFile, Phase, Upkeep};
 use crate::{
@@ -300,11 +300,5 @@ impl<B: BatchBuffer> Engine<B> {
                 slot.packed_below = slot.packed_below.max(next);
             }
         }
-    }
-
-    /// For tests and operators: packed files and their bytes.
-    pub fn packed(&self) -> (usize, u64) {
-        let packs: &BTreeMap<u32, PackFile> = &self.upkeep.packs;
-        (packs.len(), packs.values().map(|pack| pack.bytes).sum())
     }
 }
