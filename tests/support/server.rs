@@ -313,7 +313,7 @@ pub fn quick() -> Builder {
         .publish_deadline(PATIENCE)
 }
 
-/// The files of the log of shard `shard`, by sequence.
+/// The segment files of shard `shard`, by sequence; not one that is being made.
 pub fn segments(data: &Path, shard: u16) -> Vec<PathBuf> {
     let directory = data.join(format!("shard-{shard:02}"));
     let mut found: Vec<PathBuf> = fs::read_dir(directory)
@@ -321,7 +321,7 @@ pub fn segments(data: &Path, shard: u16) -> Vec<PathBuf> {
         .map(|entry| entry.unwrap().path())
         .filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
-            name.starts_with("seg-")
+            name.starts_with("seg-") && !name.ends_with(".tmp")
         })
         .collect();
     found.sort();
