@@ -152,6 +152,12 @@ impl<'a> Record<'a> {
         })
     }
 
+    /// Whether `bytes` are one record, no more and no less, whose checksum agrees.
+    pub fn is_intact(bytes: &[u8]) -> bool {
+        Record::parse(bytes, 0)
+            .is_ok_and(|record| record.bytes.len() == bytes.len() && record.verify(0).is_ok())
+    }
+
     /// Computes the checksum over the record's bytes and compares.
     ///
     /// # Errors

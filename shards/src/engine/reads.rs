@@ -198,9 +198,7 @@ impl<B: BatchBuffer> Engine<B> {
         let there = visit(&self.log, &self.reads, location, len, &mut |piece| {
             bytes.extend_from_slice(piece);
         });
-        let sound = there
-            && Record::parse(&bytes, 0)
-                .is_ok_and(|record| record.bytes.len() == len as usize && record.verify(0).is_ok());
+        let sound = there && Record::is_intact(&bytes);
         self.scratch = bytes;
         sound
     }

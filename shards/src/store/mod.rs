@@ -25,6 +25,7 @@
 //! All functions block and run on helper threads or before a shard's loop starts.
 
 mod checkpoint;
+mod forward_reader;
 mod job;
 mod pack;
 mod sections;
@@ -33,6 +34,7 @@ pub use checkpoint::{
     load, look, publish, remove_orphans, Checkpoint, CheckpointError, CheckpointHead,
     CHECKPOINT_FILES, PACK_ENTRY_BYTES,
 };
+pub(crate) use forward_reader::ForwardReader;
 pub use job::{StoreDone, StoreJob};
 pub use pack::{
     check_pack_formats, pack_id, pack_name, read_index, verify_pack, write_pack, IndexEntry,

@@ -25,6 +25,7 @@ use thiserror::Error;
 use wire::record::Record;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::ForwardReader;
 use crate::{
     io::{Disk, DiskError, DiskErrorKind, DiskFile},
     log::{
@@ -43,8 +44,6 @@ const BLOCK: usize = 4096;
 const ENTRY_BYTES: usize = 40;
 const PREFIX: &str = "pack-";
 const DIGITS: usize = 10;
-/// Bytes read at once from a segment or file: neighbours are wanted next.
-const READ_BYTES: usize = 1 << 20;
 
 /// The file name of a packed file.
 pub fn pack_name(file: u32) -> String {
@@ -238,55 +237,13 @@ fn gather(
         } else {
             segment_name(first.file)
         };
-        let mut reader = Ahead::new(disk.open(&name)?);
+        let mut reader = ForwardReader::new(disk.open(&name)?);
         for piece in run {
             let to = bytes.get_mut(piece.to..piece.to + piece.len as usize);
             reader.read(piece.offset, to.unwrap_or_default())?;
         }
     }
     Ok(())
-}
-
-/// Reads forward through a file, much at once.
-struct Ahead {
-    file: Box<dyn DiskFile>,
-    start: u64,
-    bytes: Vec<u8>,
-}
-
-impl Ahead {
-    fn new(file: Box<dyn DiskFile>) -> Self {
-        Ahead {
-            file,
-            start: 0,
-            bytes: Vec::new(),
-        }
-    }
-
-    /// Fills `to`; what the file does not have is left as zeros, which no
-    /// record verifies as.
-    fn read(&mut self, offset: u64, to: &mut [u8]) -> Result<(), DiskError> {
-        if self.copy(offset, to) {
-            return Ok(());
-        }
-        let start = offset - offset % BLOCK as u64;
-        let want = (offset - start) as usize + to.len();
-        let mut bytes = vec![0; want.max(READ_BYTES).next_multiple_of(BLOCK)];
-        let there = self.file.read_at(start, &mut bytes)?;
-        bytes.truncate(there);
-        (self.start, self.bytes) = (start, bytes);
-        self.copy(offset, to);
-        Ok(())
-    }
-
-    fn copy(&self, offset: u64, to: &mut [u8]) -> bool {
-        let from = offset.checked_sub(self.start).map(|from| from as usize);
-        let there = from.and_then(|from| self.bytes.get(from..from.checked_add(to.len())?));
-        if let Some(there) = there {
-            to.copy_from_slice(there);
-        }
-        there.is_some()
-    }
 }
 
 fn bad_records(job: &PackJob, places: &[u32], bytes: &[u8]) -> Vec<u32> {
@@ -301,11 +258,9 @@ fn bad_records(job: &PackJob, places: &[u32], bytes: &[u8]) -> Vec<u32> {
 
 fn is_intact(bytes: &[u8], at: u32, len: u32) -> bool {
     let (at, len) = (at as usize, len as usize);
-    let Some(record) = bytes.get(at..at.saturating_add(len)) else {
-        return false;
-    };
-    Record::parse(record, 0)
-        .is_ok_and(|record| record.bytes.len() == len && record.verify(0).is_ok())
+    bytes
+        .get(at..at.saturating_add(len))
+        .is_some_and(Record::is_intact)
 }
 
 fn encode_entry(record: &PackRecord, place: u32) -> [u8; ENTRY_BYTES] {
@@ -433,7 +388,7 @@ pub fn verify_pack(
     rest: &mut dyn FnMut(u64),
 ) -> Result<Vec<IndexEntry>, PackError> {
     let index = read_index(disk, log_id, file)?;
-    let mut reader = Ahead::new(disk.open(&pack_name(file))?);
+    let mut reader = ForwardReader::new(disk.open(&pack_name(file))?);
     let mut bad = Vec::new();
     let mut record = Vec::new();
     for entry in index {

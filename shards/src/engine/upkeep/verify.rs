@@ -9,14 +9,12 @@ use wire::record::Record;
 use super::{RestoreFailure, Restored};
 use crate::{
     engine::types::ReadFile,
-    io::{Disk, DiskError, DiskFile},
+    io::{Disk, DiskError},
     log::{FragmentMap, Geometry, LogPosition},
     state::queue::RecordLocation,
-    store::Checkpoint,
+    store::{Checkpoint, ForwardReader},
 };
 
-/// Bytes read at once: neighbours come next.
-const READ_BYTES: usize = 1 << 20;
 /// Damaged records that are listed.
 const MAX_LISTED: usize = 100;
 /// Where the queues of a checkpoint are placed is of no interest here.
@@ -77,17 +75,9 @@ pub fn verify_stored(
 
 struct Reader<'d> {
     disk: &'d dyn Disk,
-    /// One of each kind: packed or segment.
-    files: BTreeMap<bool, OpenFile>,
+    /// The last one of each kind, packed or segment.
+    files: BTreeMap<bool, (ReadFile, ForwardReader)>,
     bytes: Vec<u8>,
-}
-
-struct OpenFile {
-    name: ReadFile,
-    file: Box<dyn DiskFile>,
-    /// What was read ahead, from byte `start` of the file on.
-    start: u64,
-    ahead: Vec<u8>,
 }
 
 impl Reader<'_> {
@@ -100,62 +90,41 @@ impl Reader<'_> {
     ) -> bool {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
+        bytes.resize(len as usize, 0);
         let read = match location {
             RecordLocation::Packed { file, at } => {
-                self.read(ReadFile::Pack(file), u64::from(at), len, &mut bytes)
+                self.read(ReadFile::Pack(file), u64::from(at), &mut bytes)
             }
-            RecordLocation::Ring(position) => links
-                .pieces(LogPosition(position), len)
-                .try_for_each(|(place, len)| {
+            RecordLocation::Ring(position) => {
+                let mut rest = bytes.as_mut_slice();
+                let mut pieces = links.pieces(LogPosition(position), len);
+                pieces.try_for_each(|(place, len)| {
+                    // All pieces together are as long as the record.
+                    let whole = std::mem::take(&mut rest);
+                    let Some((to, behind)) = whole.split_at_mut_checked(len as usize) else {
+                        return Ok(());
+                    };
+                    rest = behind;
                     let file = ReadFile::Segment(geometry.segment_of(place));
-                    self.read(file, geometry.offset_of(place), len, &mut bytes)
-                }),
+                    self.read(file, geometry.offset_of(place), to)
+                })
+            }
         };
-        let sound = read.is_ok()
-            && Record::parse(&bytes, 0)
-                .is_ok_and(|record| record.bytes.len() == len as usize && record.verify(0).is_ok());
+        let sound = read.is_ok() && Record::is_intact(&bytes);
         self.bytes = bytes;
         sound
     }
 
-    /// Appends the bytes to `out`, as far as the file has them.
-    fn read(
-        &mut self,
-        file: ReadFile,
-        offset: u64,
-        len: u32,
-        out: &mut Vec<u8>,
-    ) -> Result<(), DiskError> {
+    fn read(&mut self, file: ReadFile, offset: u64, to: &mut [u8]) -> Result<(), DiskError> {
         let kind = matches!(file, ReadFile::Pack(_));
-        let known = self.files.get(&kind).is_some_and(|open| open.name == file);
+        let known = self.files.get(&kind).is_some_and(|(open, _)| *open == file);
         if !known {
-            let open = OpenFile {
-                name: file,
-                file: self.disk.open(&file.name())?,
-                start: 0,
-                ahead: Vec::new(),
-            };
-            self.files.insert(kind, open);
+            let open = ForwardReader::new(self.disk.open(&file.name())?);
+            self.files.insert(kind, (file, open));
         }
-        let Some(open) = self.files.get_mut(&kind) else {
-            return Ok(());
-        };
-        let end = offset + u64::from(len);
-        if offset < open.start || end > open.start + open.ahead.len() as u64 {
-            open.start = offset - offset % 4096;
-            let want = (end - open.start).max(READ_BYTES as u64);
-            open.ahead.clear();
-            open.ahead.resize(want as usize, 0);
-            let there = open.file.read_at(open.start, &mut open.ahead)?;
-            open.ahead.truncate(there);
+        match self.files.get_mut(&kind) {
+            Some((_, open)) => open.read(offset, to),
+            None => Ok(()),
         }
-        let from = (offset - open.start) as usize;
-        let there = open.ahead.get(from..).unwrap_or_default();
-        out.extend_from_slice(
-            there
-                .get(..(len as usize).min(there.len()))
-                .unwrap_or_default(),
-        );
-        Ok(())
     }
 }

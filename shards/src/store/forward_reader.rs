@@ -1,0 +1,50 @@
+//! Reading a segment or packed file from front to back.
+
+use crate::io::{DiskError, DiskFile};
+
+/// Bytes read at once: neighbours are wanted next.
+const READ_BYTES: usize = 1 << 20;
+/// Reads start and end on this.
+const BLOCK: usize = 4096;
+
+/// Reads forward through a file, much at once.
+pub(crate) struct ForwardReader {
+    file: Box<dyn DiskFile>,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl ForwardReader {
+    pub(crate) fn new(file: Box<dyn DiskFile>) -> Self {
+        ForwardReader {
+            file,
+            start: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Fills `to` from `offset` on; what the file does not have is left as zeros, which no
+    /// record verifies as.
+    pub(crate) fn read(&mut self, offset: u64, to: &mut [u8]) -> Result<(), DiskError> {
+        if self.copy(offset, to) {
+            return Ok(());
+        }
+        let start = offset - offset % BLOCK as u64;
+        let want = (offset - start) as usize + to.len();
+        let mut bytes = vec![0; want.max(READ_BYTES).next_multiple_of(BLOCK)];
+        let there = self.file.read_at(start, &mut bytes)?;
+        bytes.truncate(there);
+        (self.start, self.bytes) = (start, bytes);
+        self.copy(offset, to);
+        Ok(())
+    }
+
+    fn copy(&self, offset: u64, to: &mut [u8]) -> bool {
+        let from = offset.checked_sub(self.start).map(|from| from as usize);
+        let there = from.and_then(|from| self.bytes.get(from..from.checked_add(to.len())?));
+        if let Some(there) = there {
+            to.copy_from_slice(there);
+        }
+        there.is_some()
+    }
+}
