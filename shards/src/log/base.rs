@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::position::LogPosition;
+use super::position::{Geometry, LogPosition};
 
 /// The end of a batch, and what the next one must follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,6 +32,13 @@ pub struct LogBase {
     pub keep_from: LogPosition,
     /// Fragment links of what stands below the anchor and is still needed.
     pub links: Vec<(LogPosition, LogPosition)>,
+}
+
+impl LogBase {
+    /// The first segment that is needed; without a checkpoint all are.
+    pub(super) fn first_needed(base: Option<&LogBase>, geometry: Geometry) -> u64 {
+        base.map_or(0, |base| geometry.segment_of(base.keep_from))
+    }
 }
 
 /// Where a checkpoint's replay could begin now.

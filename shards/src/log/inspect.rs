@@ -100,10 +100,7 @@ pub fn inspect(
         base,
     };
     let mut viewer = Viewer {
-        assembler: match base {
-            Some(_) => ItemAssembler::behind_checkpoint(),
-            None => ItemAssembler::default(),
-        },
+        assembler: ItemAssembler::behind(base),
         damaged: Vec::new(),
         geometry: superblock.geometry,
         odd_paddings: 0,

@@ -136,10 +136,7 @@ fn open_latched(
         None => None,
     };
     let mut reader = Reader {
-        assembler: match facts.base {
-            Some(_) => ItemAssembler::behind_checkpoint(),
-            None => ItemAssembler::default(),
-        },
+        assembler: ItemAssembler::behind(facts.base),
         damaged: Vec::new(),
         geometry: store.current.geometry,
         items_end: LogPosition(0),
@@ -268,7 +265,7 @@ impl Opening<'_> {
         };
         let first = geometry.segment_of(resumed_at);
         let last = first.saturating_add(u64::from(options.spare_segments));
-        let keep_from = self.keep_from(geometry);
+        let keep_from = LogBase::first_needed(self.facts.base, geometry);
         match resume::ensure(&mut self.files, first, last, keep_from) {
             // A full disk must not keep the log from opening: the writer asks
             // for segments again, and refuses appends meanwhile.
@@ -276,17 +273,6 @@ impl Opening<'_> {
             other => drop(other?),
         }
         Ok(resumed_at)
-    }
-
-    /// Segments below are not needed.
-    fn keep_from(&self, geometry: Geometry) -> u64 {
-        let base = self.facts.base;
-        base.map_or(0, |base| geometry.segment_of(base.keep_from))
-    }
-
-    fn first_kept(&self, store: &SuperblockStore, geometry: Geometry) -> u64 {
-        let start = geometry.segment_of(store.current.start);
-        self.keep_from(geometry).max(start)
     }
 
     fn remove_leftovers(&mut self) -> Result<(), DiskError> {
@@ -314,6 +300,7 @@ impl Opening<'_> {
         self.seal(&mut store, &end, resumed_at, matches!(token, Some(Ok(()))))?;
         let superblock = &store.current;
         let geometry = superblock.geometry;
+        let first_needed = LogBase::first_needed(self.facts.base, geometry);
         let start = LogStart {
             log_id: superblock.log_id,
             geometry,
@@ -327,8 +314,8 @@ impl Opening<'_> {
                 Some(base) => [&base.links[..], &reader.assembler.links].concat(),
                 None => reader.assembler.links,
             },
-            kept_from: self.first_kept(&store, geometry),
-            free: self.files.below(self.keep_from(geometry)).collect(),
+            kept_from: first_needed.max(geometry.segment_of(superblock.start)),
+            free: self.files.below(first_needed).collect(),
         };
         let cut = cut_of(&end);
         let damaged_in_boot =

@@ -54,7 +54,7 @@ pub(super) fn recopy(
     let to = LogPosition(from.0 + shift);
     let copied_end = LogPosition(end.position.0 + shift);
     let last = geometry.segment_of(copied_end);
-    let keep_from = base.map_or(0, |base| geometry.segment_of(base.keep_from));
+    let keep_from = LogBase::first_needed(base, geometry);
     let made = ensure(files, fresh, last, keep_from)?;
     let epoch = store.current.epoch;
     let copied = copy(files, geometry, &tail, epoch, shift).and_then(|()| files.sync(fresh..=last));

@@ -1,5 +1,6 @@
 //! Items out of verified batches, fragments put together.
 
+use crate::log::base::LogBase;
 use crate::log::batch::{BatchHeader, BATCH_HEADER_BYTES};
 use crate::log::item::{FragmentHeader, ItemHeader, Part, FRAGMENT_HEADER_BYTES, MAX_ITEM_BYTES};
 use crate::log::position::LogPosition;
@@ -61,10 +62,10 @@ struct Partial {
 }
 
 impl ItemAssembler {
-    /// For a walk that begins at a checkpoint's anchor.
-    pub(crate) fn behind_checkpoint() -> Self {
+    /// For a walk that begins at a checkpoint's anchor, if there is one.
+    pub(crate) fn behind(base: Option<&LogBase>) -> Self {
         ItemAssembler {
-            leading: true,
+            leading: base.is_some(),
             ..ItemAssembler::default()
         }
     }
