@@ -57,14 +57,14 @@ impl LogDriver {
                     let name = segment_name(segment);
                     match self.disk.begin_write(&name, offset, buffer.bytes()) {
                         Ok(write) => self.writes.push((id, write, dsync)),
-                        Err(error) => self.log.write_done(id, Err(failure(&error))),
+                        Err(error) => self.log.write_done(id, Err(error.into())),
                     }
                 }
                 LogEffect::Sync { id, segments } => {
                     let names: Vec<_> = segments.into_iter().map(segment_name).collect();
                     match self.disk.begin_sync(&names) {
                         Ok(sync) => self.sync = Some((id, sync)),
-                        Err(error) => self.log.sync_done(id, Err(failure(&error))),
+                        Err(error) => self.log.sync_done(id, Err(error.into())),
                     }
                 }
                 LogEffect::PrepareSegment { sequence, recycle } => {
@@ -91,8 +91,7 @@ impl LogDriver {
         if choice < writes {
             let (id, write, dsync) = self.writes.swap_remove(choice as usize);
             let result = self.disk.end_write(write, dsync);
-            self.log
-                .write_done(id, result.map_err(|error| failure(&error)));
+            self.log.write_done(id, result.map_err(IoFailure::from));
         } else if choice == writes && self.sync.is_some() {
             self.complete_sync();
         } else {
@@ -119,8 +118,7 @@ impl LogDriver {
     fn complete_sync(&mut self) {
         if let Some((id, sync)) = self.sync.take() {
             let result = self.disk.end_sync(sync);
-            self.log
-                .sync_done(id, result.map_err(|error| failure(&error)));
+            self.log.sync_done(id, result.map_err(IoFailure::from));
         }
     }
 
@@ -128,14 +126,7 @@ impl LogDriver {
         if let Some((sequence, recycle)) = self.preparing.take() {
             let result = prepare_segment(&self.disk, self.log.geometry(), sequence, recycle);
             self.log
-                .segment_ready(sequence, result.map_err(|error| failure(&error)));
+                .segment_ready(sequence, result.map_err(IoFailure::from));
         }
-    }
-}
-
-fn failure(error: &shards::io::DiskError) -> IoFailure {
-    IoFailure {
-        message: error.to_string(),
-        out_of_space: error.kind == shards::io::DiskErrorKind::OutOfSpace,
     }
 }

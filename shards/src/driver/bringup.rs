@@ -30,7 +30,6 @@ use super::{
 };
 use crate::{
     engine::{Boot, Engine, EngineConfig, HelloFacts, Notice},
-    io::DiskErrorKind,
     log::{
         self, BootId, CleanMarker, Geometry, IoFailure, ItemHeader, LatchRecord, LogBase, LogId,
         LogOptions, LogPosition, LogStart, LogWriter, OpenError, OpenFacts, RecoveryReport,
@@ -599,10 +598,7 @@ fn prepare(
             out_of_space: true,
         });
     }
-    let prepared = FsDisk::open(directory)
-        .and_then(|disk| log::prepare_segment(&disk.paced(pace), geometry, sequence, recycle));
-    prepared.map_err(|error| IoFailure {
-        out_of_space: error.kind == DiskErrorKind::OutOfSpace,
-        message: error.to_string(),
-    })
+    FsDisk::open(directory)
+        .and_then(|disk| log::prepare_segment(&disk.paced(pace), geometry, sequence, recycle))
+        .map_err(IoFailure::from)
 }

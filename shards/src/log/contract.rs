@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::position::{Geometry, LogId, LogPosition};
+use crate::io::{DiskError, DiskErrorKind};
 
 /// Where an appended item went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,15 @@ pub struct LogFrontiers {
 pub struct IoFailure {
     pub message: String,
     pub out_of_space: bool,
+}
+
+impl From<DiskError> for IoFailure {
+    fn from(error: DiskError) -> Self {
+        IoFailure {
+            out_of_space: error.kind == DiskErrorKind::OutOfSpace,
+            message: error.to_string(),
+        }
+    }
 }
 
 /// What the writer asks the driver to do.

@@ -1,10 +1,7 @@
 //! What the engine has done by helper threads.
 
 use super::{pack_name, publish, write_pack, CheckpointHead, PackJob, Packed};
-use crate::{
-    io::{Disk, DiskError, DiskErrorKind},
-    log::IoFailure,
-};
+use crate::{io::Disk, log::IoFailure};
 
 /// Blocking work on the store's files.
 #[derive(Debug)]
@@ -41,11 +38,11 @@ impl StoreJob {
         match self {
             StoreJob::Publish { head, body } => StoreDone::Published {
                 serial: head.serial,
-                result: publish(disk, &head, &body, rest).map_err(failure),
+                result: publish(disk, &head, &body, rest).map_err(IoFailure::from),
             },
             StoreJob::Pack(job) => StoreDone::Packed {
                 file: job.file,
-                result: write_pack(disk, &job).map_err(failure),
+                result: write_pack(disk, &job).map_err(IoFailure::from),
             },
             StoreJob::RemovePacks(files) => StoreDone::Removed(remove(disk, &files)),
         }
@@ -75,12 +72,7 @@ fn remove(disk: &dyn Disk, files: &[u32]) -> Result<(), IoFailure> {
     let removed = files
         .iter()
         .try_for_each(|file| disk.remove(&pack_name(*file)));
-    removed.and_then(|()| disk.sync_dir()).map_err(failure)
-}
-
-fn failure(error: DiskError) -> IoFailure {
-    IoFailure {
-        out_of_space: error.kind == DiskErrorKind::OutOfSpace,
-        message: error.to_string(),
-    }
+    removed
+        .and_then(|()| disk.sync_dir())
+        .map_err(IoFailure::from)
 }

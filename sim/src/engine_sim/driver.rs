@@ -1,7 +1,7 @@
 //! The driver's part: effects into simulated I/O, completions into events.
 
 use shards::engine::{Effect, Event, Notice, ReadFile, ReadResult, ShardMessage};
-use shards::io::{BatchBuffer, Disk, DiskError, DiskErrorKind};
+use shards::io::{BatchBuffer, Disk};
 use shards::log::{prepare_segment, segment_name, IoFailure, LogEffect, LogPosition};
 
 use shards::store::StoreJob;
@@ -172,7 +172,7 @@ impl World {
                         );
                     }
                     Err(error) => {
-                        let result = Err(failure(&error));
+                        let result = Err(error.into());
                         self.event(shard, Event::Written { id, result });
                     }
                 }
@@ -186,7 +186,7 @@ impl World {
                         self.plan(after, Happening::Synced { shard, id, sync });
                     }
                     Err(error) => {
-                        let result = Err(failure(&error));
+                        let result = Err(error.into());
                         self.event(shard, Event::Synced { id, result });
                     }
                 }
@@ -214,10 +214,7 @@ impl World {
 
     pub(super) fn written(&mut self, shard: u16, id: u64, write: SimWrite, dsync: bool) {
         let sim = self.node.shard(shard);
-        let result = sim
-            .disk
-            .end_write(write, dsync)
-            .map_err(|error| failure(&error));
+        let result = sim.disk.end_write(write, dsync).map_err(IoFailure::from);
         sim.hazard += u64::from(result.is_err());
         self.note(format_args!("{shard} written {id}: {}", result.is_ok()));
         self.event(shard, Event::Written { id, result });
@@ -225,7 +222,7 @@ impl World {
 
     pub(super) fn synced(&mut self, shard: u16, id: u64, sync: SimSync) {
         let sim = self.node.shard(shard);
-        let result = sim.disk.end_sync(sync).map_err(|error| failure(&error));
+        let result = sim.disk.end_sync(sync).map_err(IoFailure::from);
         sim.hazard += u64::from(result.is_err());
         self.note(format_args!("{shard} synced {id}: {}", result.is_ok()));
         self.event(shard, Event::Synced { id, result });
@@ -243,7 +240,7 @@ impl World {
         };
         let geometry = engine.log().geometry();
         let result = prepare_segment(&sim.disk, geometry, sequence, recycle);
-        let result = result.map_err(|error| failure(&error));
+        let result = result.map_err(IoFailure::from);
         let after = self.delay(100);
         self.plan(
             after,
@@ -404,13 +401,6 @@ impl World {
             sim.checked_durable = LogPosition(end.0);
         }
         Ok(())
-    }
-}
-
-pub(super) fn failure(error: &DiskError) -> IoFailure {
-    IoFailure {
-        message: error.to_string(),
-        out_of_space: error.kind == DiskErrorKind::OutOfSpace,
     }
 }
 
