@@ -392,7 +392,6 @@ impl Launch<'_> {
             random: random_u64().map_err(StartError::Thread)?,
             window_bytes: self.options.window_bytes,
             read_cache_bytes: self.options.read_cache_bytes,
-            checkpoint_bytes: 0,
             server: self.options.version.clone(),
         })
     }

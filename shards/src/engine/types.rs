@@ -77,8 +77,6 @@ pub struct EngineConfig {
     pub window_bytes: u32,
     /// Bytes of chunks read back from disk that are kept.
     pub read_cache_bytes: u64,
-    /// Least bytes of log between two checkpoints; at least a segment.
-    pub checkpoint_bytes: u64,
     /// Server name and version for hello.
     pub server: String,
 }

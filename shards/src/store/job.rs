@@ -1,5 +1,7 @@
 //! What the engine has done by helper threads.
 
+use std::sync::Arc;
+
 use super::{pack_name, publish, write_pack, CheckpointHead, PackJob, Packed};
 use crate::{io::Disk, log::IoFailure};
 
@@ -11,7 +13,8 @@ pub enum StoreJob {
         head: CheckpointHead,
         body: Vec<Vec<u8>>,
     },
-    Pack(PackJob),
+    /// Shared with the engine, which relocates by it afterwards.
+    Pack(Arc<PackJob>),
     /// No published checkpoint names these any more.
     RemovePacks(Vec<u32>),
 }

@@ -225,7 +225,6 @@ impl World {
             random: self.random.number(),
             window_bytes: self.settings.window_bytes,
             read_cache_bytes: self.settings.read_cache_bytes,
-            checkpoint_bytes: 0,
             server: "tidegate-sim".to_owned(),
         }
     }

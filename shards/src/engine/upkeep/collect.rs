@@ -1,7 +1,7 @@
 //! Packing: which records still live in the oldest segments, and in packed
 //! files that are mostly dead, and where they went.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{PackFile, Phase, Upkeep};
 use crate::{
@@ -196,12 +196,12 @@ impl<B: BatchBuffer> Engine<B> {
         self.upkeep.next_pack += 1;
         collecting.jobs += 1;
         collecting.bytes = 0;
-        let job = PackJob {
+        let job = Arc::new(PackJob {
             file,
             log_id: self.log.log_id(),
             records: std::mem::take(&mut collecting.records),
             extents: std::mem::take(&mut collecting.extents),
-        };
+        });
         self.upkeep.start(StoreJob::Pack(job.clone()));
         Phase::Packing(collecting, job)
     }
@@ -252,7 +252,7 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn relocate(
         &mut self,
         mut collecting: Collecting,
-        job: PackJob,
+        job: Arc<PackJob>,
         packed: Packed,
         at: usize,
     ) -> Phase {

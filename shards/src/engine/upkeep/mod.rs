@@ -29,7 +29,7 @@ mod collect;
 mod restore;
 mod verify;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) use capture::{CaptureTarget, Capturing};
 pub(super) use collect::Collecting;
@@ -69,8 +69,8 @@ pub(super) struct PackFile {
 pub(super) enum Phase {
     Idle,
     Collecting(Collecting),
-    Packing(Collecting, PackJob),
-    Relocating(Collecting, PackJob, Packed, usize),
+    Packing(Collecting, Arc<PackJob>),
+    Relocating(Collecting, Arc<PackJob>, Packed, usize),
     Capturing(Box<Capturing>),
     Syncing(Box<Captured>),
     Publishing(Box<Captured>),
@@ -194,11 +194,9 @@ impl<B: BatchBuffer> Engine<B> {
             .durable_next
             .0
             .saturating_sub(self.upkeep.captured_from.0);
-        let step = self
-            .config
-            .checkpoint_bytes
-            .max(self.log.geometry().segment_bytes())
-            .max(self.upkeep.body_bytes * LOG_BYTES_PER_CHECKPOINT_BYTE);
+        let geometry = self.log.geometry();
+        let body = self.upkeep.body_bytes * LOG_BYTES_PER_CHECKPOINT_BYTE;
+        let step = body.max(geometry.segment_bytes());
         let full = self.room.full && grown > 0;
         if grown < step && !full && !self.upkeep.unfinished {
             return Phase::Idle;
@@ -207,7 +205,6 @@ impl<B: BatchBuffer> Engine<B> {
         if full {
             self.upkeep.retry_at_ms = self.server_ms + PAUSE_MS;
         }
-        let geometry = self.log.geometry();
         let current = geometry.segment_of(frontiers.durable_next);
         let cut = geometry.start_of(current.saturating_sub(RECENT_SEGMENTS));
         Phase::Collecting(self.begin_collecting(cut))
