@@ -20,7 +20,7 @@ use crate::io::{Disk, DiskError, DiskErrorKind, DiskFile};
 /// What memory, offsets and lengths of direct I/O are multiples of, in bytes.
 pub const DIRECT_IO_ALIGN: usize = 4096;
 
-/// Bytes zeroed by one write, and between two syncs.
+/// Bytes written at once, and between two syncs, when a file is made.
 const ZERO_CHUNK_BYTES: usize = 256 << 10;
 const ZERO_SYNC_BYTES: u64 = 2 << 20;
 
@@ -396,14 +396,29 @@ fn zero_fill(path: &Path, bytes: u64, pace: &ZeroPace) -> io::Result<()> {
     if file.metadata()?.len() > bytes {
         file.set_len(bytes)?;
     }
-    let zeros = AlignedBuffer::new(ZERO_CHUNK_BYTES);
+    // The buffer is zeros as it comes.
+    write_through(&mut file, bytes, pace, |_| {})
+}
+
+/// Writes `bytes` bytes from the file's start on, each piece as `fill` leaves
+/// it, and syncs. Little by little: one large flush at the end would hold up
+/// the log's.
+fn write_through(
+    file: &mut File,
+    bytes: u64,
+    pace: &ZeroPace,
+    mut fill: impl FnMut(&mut [u8]),
+) -> io::Result<()> {
+    let mut buffer = AlignedBuffer::new(ZERO_CHUNK_BYTES);
     let start = Instant::now();
     let mut done = 0;
     while done < bytes {
         let count = (bytes - done).min(ZERO_CHUNK_BYTES as u64);
-        file.write_all(zeros.bytes().get(..count as usize).unwrap_or_default())?;
+        let piece = buffer.bytes_mut().get_mut(..count as usize);
+        let piece = piece.unwrap_or_default();
+        fill(piece);
+        file.write_all(piece)?;
         done += count;
-        // Little by little: one large flush at the end would hold up the log's.
         if done.is_multiple_of(ZERO_SYNC_BYTES) {
             file.sync_data()?;
         }
@@ -424,25 +439,16 @@ fn create_direct(path: &Path, bytes: u64) -> io::Result<File> {
         .open(path)
 }
 
-/// Little by little, as [`zero_fill`].
 fn write_direct(path: &Path, bytes: &[u8], pace: &ZeroPace) -> io::Result<()> {
     let mut file = create_direct(path, bytes.len() as u64)?;
     file.set_len(0)?;
-    let mut buffer = AlignedBuffer::new(ZERO_CHUNK_BYTES);
-    let start = Instant::now();
-    let mut done = 0;
-    for piece in bytes.chunks(ZERO_CHUNK_BYTES) {
-        if let Some(room) = buffer.bytes_mut().get_mut(..piece.len()) {
+    let mut pieces = bytes.chunks(ZERO_CHUNK_BYTES);
+    write_through(&mut file, bytes.len() as u64, pace, |room| {
+        // Pieces are cut alike, so each is as long as its room.
+        if let Some(piece) = pieces.next() {
             room.copy_from_slice(piece);
         }
-        file.write_all(buffer.bytes().get(..piece.len()).unwrap_or_default())?;
-        done += piece.len();
-        if (done as u64).is_multiple_of(ZERO_SYNC_BYTES) {
-            file.sync_data()?;
-        }
-        std::thread::sleep(pace.rest(done as f64 / bytes.len() as f64, start));
-    }
-    file.sync_all()
+    })
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
