@@ -539,12 +539,7 @@ impl Opening {
         chunks: &flume::Sender<Chunk>,
     ) -> Result<Option<LogBase>, OpenFailure> {
         let log_id = log::id_of(disk).map_err(|error| error.to_string())?;
-        let loaded = store::load(disk, log_id).map_err(|error| error.to_string())?;
-        if let Some(checkpoint) = &loaded {
-            let packs = checkpoint.packs().map_err(|error| error.to_string())?;
-            store::check_pack_formats(disk, &packs).map_err(|error| error.to_string())?;
-        }
-        store::remove_orphans(disk, loaded.as_ref()).map_err(|error| error.to_string())?;
+        let loaded = store::take_over(disk, log_id).map_err(|error| error.to_string())?;
         let Some(checkpoint) = loaded else {
             return Ok(None);
         };

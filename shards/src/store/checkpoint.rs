@@ -26,8 +26,9 @@ use thiserror::Error;
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use super::{
-    pack_id,
+    check_pack_formats, pack_id,
     sections::{SectionKind, Sections, SectionsError},
+    PackError,
 };
 use crate::{
     io::{Disk, DiskError, DiskErrorKind, DiskFile},
@@ -160,6 +161,20 @@ pub fn remove_orphans(
     Ok(())
 }
 
+/// What a start goes on from: the published checkpoint, as [`load`] makes it
+/// safe, with packed files that this build reads and no others beside them.
+///
+/// # Errors
+/// Another format or log, or the disk.
+pub fn take_over(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, CheckpointError> {
+    let loaded = load(disk, log_id)?;
+    if let Some(checkpoint) = &loaded {
+        check_pack_formats(disk, &checkpoint.packs()?)?;
+    }
+    remove_orphans(disk, loaded.as_ref())?;
+    Ok(loaded)
+}
+
 /// No usable checkpoint was found, though there is something.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
@@ -169,6 +184,8 @@ pub enum CheckpointError {
     ForeignLog { file: &'static str },
     #[error(transparent)]
     Sections(#[from] SectionsError),
+    #[error(transparent)]
+    Pack(#[from] PackError),
     #[error(transparent)]
     Disk(#[from] DiskError),
 }

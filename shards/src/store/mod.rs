@@ -31,7 +31,7 @@ mod pack;
 mod sections;
 
 pub use checkpoint::{
-    load, look, publish, remove_orphans, Checkpoint, CheckpointError, CheckpointHead,
+    load, look, publish, remove_orphans, take_over, Checkpoint, CheckpointError, CheckpointHead,
     CHECKPOINT_FILES, PACK_ENTRY_BYTES,
 };
 pub(crate) use forward_reader::ForwardReader;

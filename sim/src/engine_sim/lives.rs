@@ -541,10 +541,7 @@ impl World {
     }
 }
 
-/// As the driver does it.
 fn load_checkpoint(disk: &SimDisk) -> Result<Option<Checkpoint>, String> {
     let log_id = log::id_of(disk).map_err(|error| error.to_string())?;
-    let loaded = store::load(disk, log_id).map_err(|error| error.to_string())?;
-    store::remove_orphans(disk, loaded.as_ref()).map_err(|error| error.to_string())?;
-    Ok(loaded)
+    store::take_over(disk, log_id).map_err(|error| error.to_string())
 }
