@@ -67,7 +67,7 @@ enum LogError {
     Output(io::Error),
     #[error("{0} holds no log yet; a server makes them when it first starts")]
     NoLogs(String),
-    #[error("a server{} uses {dir}, so its logs go on while they are read and no verdict would hold; stop it first, or look at them with `tidegate log inspect`", named(.server))]
+    #[error("a server{} uses {dir}, so its logs go on while they are read and no verdict would hold; stop it first, or look at them with `tidegate log inspect`", .server.named())]
     Running { dir: String, server: RunningServer },
     #[error("cannot tell whether a server uses {dir}: {source}")]
     Lock { dir: String, source: io::Error },
@@ -96,7 +96,7 @@ fn inspect(args: &Inspect) -> Result<(), LogError> {
     if let Some(server) = &server {
         eprintln!(
             "tidegate: a server{} uses {}: this is a recent moment of its logs; their ends may still move, and until it stops they look like logs that were not stopped cleanly",
-            named(server),
+            server.named(),
             args.dir.display()
         );
     }
@@ -135,11 +135,6 @@ fn server_of(dir: &Path) -> Result<Option<RunningServer>, LogError> {
         dir: dir.display().to_string(),
         source,
     })
-}
-
-fn named(server: &RunningServer) -> String {
-    let process = server.process;
-    process.map_or_else(String::new, |process| format!(" (process {process})"))
 }
 
 /// What of the logs is shown.

@@ -44,7 +44,7 @@ pub enum DirectoryError {
         "cannot write in the data directory {path}: {source}; check its permissions and free space"
     )]
     Write { path: PathBuf, source: io::Error },
-    #[error("another server{} uses the data directory {path}; stop it, or choose another directory with --data", named(*process))]
+    #[error("another server{} uses the data directory {path}; stop it, or choose another directory with --data", RunningServer { process: *process }.named())]
     InUse {
         path: PathBuf,
         /// As the lock file says; `None` when it does not.
@@ -243,8 +243,12 @@ fn process_in(lock: &File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-fn named(process: Option<u32>) -> String {
-    process.map_or_else(String::new, |process| format!(" (process {process})"))
+impl RunningServer {
+    /// For behind the word "server": empty if its process is not known.
+    pub fn named(&self) -> String {
+        let process = self.process;
+        process.map_or_else(String::new, |process| format!(" (process {process})"))
+    }
 }
 
 /// `DIR/shard-NN`.
