@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use shards::engine::Notice;
+use shards::engine::{Loss, Notice};
 
 use crate::config::LogLevel;
 
@@ -75,17 +75,6 @@ impl Progress {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Loss {
-    queue: String,
-    queue_id: u64,
-    partition: u16,
-    generation: u32,
-    first_lost: u64,
-    /// The generation that begins.
-    begins: u32,
-}
-
 impl Lines {
     /// Nothing above `level` is printed.
     pub fn new(level: LogLevel) -> Self {
@@ -104,21 +93,9 @@ impl Lines {
             Notice::Recovered { at_rest, .. } => {
                 self.opening.insert(shard, *at_rest);
             }
-            Notice::Loss {
-                queue,
-                queue_id,
-                partition,
-                generation,
-                first_lost,
-                begins,
-            } => self.losses.entry(shard).or_default().push(Loss {
-                queue: queue.clone(),
-                queue_id: *queue_id,
-                partition: *partition,
-                generation: *generation,
-                first_lost: *first_lost,
-                begins: *begins,
-            }),
+            Notice::Loss(loss) => {
+                self.losses.entry(shard).or_default().push(loss.clone());
+            }
             _ => {}
         }
         if let Notice::Replaying {
@@ -262,7 +239,7 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             LogLevel::Error,
             format!("{cause}; nothing is confirmed until the log is reopened, which is tried by itself"),
         ),
-        Notice::Loss { .. } | Notice::Replaying { .. } => return None,
+        Notice::Loss(_) | Notice::Replaying { .. } => return None,
         Notice::BadRecord { queue_id, partition, offset } => (
             LogLevel::Error,
             format!("the record at offset {offset} of queue id {queue_id} partition {partition} does not verify on disk; its neighbours are served"),

@@ -11,7 +11,7 @@ use super::{
     core::{Engine, Map},
     gates::{Gate, GateAction, Origin},
     partition::{PartitionKey, PartitionSlot},
-    types::Notice,
+    types::{Loss, Notice},
 };
 use crate::{
     group::{Committed, GroupId},
@@ -453,14 +453,14 @@ impl<B: BatchBuffer> Engine<B> {
             .by_id(key.queue_id)
             .map(|queue| queue.name.clone());
         let slot = self.partitions.get(&key);
-        self.notices.push(Notice::Loss {
+        self.notices.push(Notice::Loss(Loss {
             queue: name.unwrap_or_default(),
             queue_id: key.queue_id,
             partition: key.partition,
             generation,
             first_lost,
             begins: slot.map_or(generation + 1, |slot| slot.generation),
-        });
+        }));
     }
 
     /// Splits an append's gate: what waits for written happens now, what waits

@@ -45,7 +45,7 @@ pub use core::Engine;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
 pub use types::{
-    ConnKey, Effect, EngineConfig, Event, Memory, Notice, ReadFile, ReadResult, ShardMessage,
+    ConnKey, Effect, EngineConfig, Event, Loss, Memory, Notice, ReadFile, ReadResult, ShardMessage,
     ShardPlace,
 };
 pub use upkeep::{verify_stored, RestoreFailure, StoredRecords};

@@ -188,6 +188,18 @@ pub enum Effect<B> {
     Notice(Notice),
 }
 
+/// Of one partition's generation, every offset at or above `first_lost` is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    pub queue: String,
+    pub queue_id: u64,
+    pub partition: u16,
+    pub generation: u32,
+    pub first_lost: u64,
+    /// The generation that begins; a start that died may have left a gap.
+    pub begins: u32,
+}
+
 /// What an operator should see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
@@ -202,15 +214,7 @@ pub enum Notice {
     /// The log is latched.
     Latched { cause: String },
     /// A new generation began; what was at or above `first_lost` is gone.
-    Loss {
-        queue: String,
-        queue_id: u64,
-        partition: u16,
-        generation: u32,
-        first_lost: u64,
-        /// The generation that begins; a start that died may have left a gap.
-        begins: u32,
-    },
+    Loss(Loss),
     /// A record on disk does not verify.
     BadRecord {
         queue_id: u64,
