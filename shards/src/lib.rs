@@ -8,5 +8,6 @@ pub mod engine;
 pub mod group;
 pub mod io;
 pub mod log;
+pub mod mutation;
 pub mod state;
 pub mod store;

@@ -7,14 +7,21 @@
 //! - [`LogDriver`]: runs a log writer's effects against it, completing them in
 //!   any order.
 //! - [`log_run`]: a seeded history of one log, checked at every restart.
+//! - [`rot_run`]: damage below the durable frontier of one log.
+//! - [`directed`]: windows of one log that are too small for chance.
+//! - `mutation` (a feature): rules are removed, and one of these must notice.
 //! - [`engine_sim`]: a node with its clients, faults and an oracle.
 
 mod buffer;
+pub mod directed;
 mod disk;
 pub mod engine_sim;
 mod log_driver;
 pub mod log_run;
+#[cfg(feature = "mutations")]
+pub mod mutation;
 mod random;
+pub mod rot_run;
 
 pub use buffer::VecBuffer;
 pub use disk::{Event, SimDisk, SimSync, SimWrite, SECTOR_BYTES};

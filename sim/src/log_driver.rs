@@ -7,6 +7,9 @@ use shards::log::{
 
 use crate::{Random, SimDisk, SimSync, SimWrite, VecBuffer};
 
+/// Steps after which a log that does not come to rest is said never to.
+const MOST_STEPS: u32 = 100_000;
+
 /// A writer and what it has in flight. Completions come when the caller asks,
 /// in any order.
 pub struct LogDriver {
@@ -100,9 +103,10 @@ impl LogDriver {
         true
     }
 
-    /// Completes everything and starts what follows, until nothing is left.
-    pub fn settle(&mut self, random: &mut Random) {
-        loop {
+    /// Completes everything and starts what follows, until nothing is left;
+    /// false if that does not end.
+    pub fn settle(&mut self, random: &mut Random) -> bool {
+        for _ in 0..MOST_STEPS {
             self.submit();
             if self.complete_one(random) {
                 continue;
@@ -110,9 +114,10 @@ impl LogDriver {
             match self.log.next_timer_ms() {
                 Some(at) if at > self.now_ms => self.now_ms = at,
                 Some(_) => self.now_ms += 1,
-                None => return,
+                None => return true,
             }
         }
+        false
     }
 
     fn complete_sync(&mut self) {

@@ -80,6 +80,8 @@ struct Run {
     interrupted: bool,
     /// An I/O error is recorded.
     latch: Option<LatchRecord>,
+    /// The process that latched is still there.
+    latched_lives: bool,
     /// A verdict of amnesia the layers above have not acted upon.
     unsettled: bool,
     next_index: u64,
@@ -112,8 +114,10 @@ impl Run {
             reserve_segments: u32::from(blocks > 4),
         };
         let boot = random.chance(2, 3).then(|| SimDisk::new(random.fork()));
+        let disk = SimDisk::new(random.fork());
+        disk.set_physical_bytes(block_bytes as usize);
         Run {
-            disk: SimDisk::new(random.fork()),
+            disk,
             boot,
             boot_id: 1,
             options,
@@ -125,6 +129,7 @@ impl Run {
             clean: true,
             interrupted: false,
             latch: None,
+            latched_lives: false,
             unsettled: false,
             next_index: 0,
             summary: RunSummary {
@@ -205,8 +210,9 @@ impl Run {
                 end: item.position,
             });
         };
-        // The process that latched goes on with what it knows itself.
-        let opened = match self.latch.filter(|_| !self.power_cut) {
+        // The process that latched goes on with what it knows itself; one after
+        // it has only what was recorded.
+        let opened = match self.latch.filter(|_| self.latched_lives) {
             Some(latch) => log::reopen(&self.disk, &self.options, &facts, &latch, &mut on_item),
             None => log::open(&self.disk, &self.options, &facts, &mut on_item),
         };
@@ -391,7 +397,8 @@ impl Run {
                 let file = self.disk.contents(&log::segment_name(extent.segment));
                 let file = file.ok_or_else(|| format!("segment {} is gone", extent.segment))?;
                 let start = extent.offset as usize;
-                bytes.extend_from_slice(&file[start..start + extent.len as usize]);
+                let piece = file.get(start..start + extent.len as usize);
+                bytes.extend_from_slice(piece.unwrap_or_default());
             }
         }
         check(bytes == expected, || {
@@ -406,7 +413,9 @@ impl Run {
         }
         if self.random.chance(1, 4) {
             driver.log.demand_durable(LogPosition(u64::MAX));
-            driver.settle(&mut self.random);
+            check(driver.settle(&mut self.random), || {
+                "the log does not come to rest".to_owned()
+            })?;
             self.observe(&driver)?;
             if driver.log.is_latched() {
                 self.floor = self.written;
@@ -442,6 +451,7 @@ impl Run {
             "the latch could not be recorded".to_owned()
         })?;
         self.latch = Some(record);
+        self.latched_lives = true;
         if self.random.chance(1, 2) {
             self.crash();
         }
@@ -450,6 +460,7 @@ impl Run {
 
     /// The process dies, or the power goes.
     fn crash(&mut self) {
+        self.latched_lives = false;
         self.disk.fail_writes(0);
         self.disk.fail_syncs(0);
         if self.random.chance(1, 2) {

@@ -1,11 +1,16 @@
-//! Runs many seeds of the engine simulator.
+//! Runs many seeds of the engine simulator, or the mutation check.
 //!
 //! `cargo run --release -p tidegate-sim -- --seeds 10000`
+//! `cargo run --release -p tidegate-sim --features mutations -- --mutations`
 
 use std::io::Write;
 
 use argh::FromArgs;
 use tidegate_sim::engine_sim::{self, SCENARIOS};
+
+#[cfg(feature = "mutations")]
+#[path = "main/mutations.rs"]
+mod mutations;
 
 /// Run seeds of the engine simulator; stops at the first that breaks a promise.
 #[derive(FromArgs)]
@@ -25,6 +30,14 @@ struct Options {
     /// go on after a failure and show only its first line
     #[argh(switch)]
     go_on: bool,
+    /// remove this rule and look for a violation in every kind of run, up to
+    /// --seeds of each; may be given more than once (feature `mutations`)
+    #[argh(option)]
+    remove: Vec<String>,
+    /// the mutation check: remove each rule in turn (or those of --remove) and
+    /// print what broke (feature `mutations`)
+    #[argh(switch)]
+    mutations: bool,
 }
 
 fn main() {
@@ -38,9 +51,27 @@ fn main() {
             std::process::exit(2);
         }
     }
-    if !run_all(&options) {
+    let passed = match options.mutations || !options.remove.is_empty() {
+        true => remove_rules(&options),
+        false => run_all(&options),
+    };
+    if !passed {
         std::process::exit(1);
     }
+}
+
+#[cfg(feature = "mutations")]
+fn remove_rules(options: &Options) -> bool {
+    match options.mutations {
+        true => mutations::run_table(&options.remove),
+        false => mutations::run_one(&options.remove, options.seeds),
+    }
+}
+
+#[cfg(not(feature = "mutations"))]
+fn remove_rules(_options: &Options) -> bool {
+    eprintln!("rules can only be removed in a build with --features mutations");
+    false
 }
 
 fn run_all(options: &Options) -> bool {

@@ -22,6 +22,7 @@ use crate::{
     group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered},
     io::BatchBuffer,
     log::{ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter, FIRST_SEGMENT},
+    mutation::{removed, Rule},
     state::{
         command::Command,
         meta::{MetaCommand, MetaState, FOUNDING_JOIN},
@@ -131,7 +132,8 @@ impl Boot {
             }
             ItemKind::Entry => {
                 let covered = self.covered.get(&group).copied().unwrap_or(0);
-                if item.index <= covered && group == GroupId::META.0 {
+                let applied = item.index <= covered && group == GroupId::META.0;
+                if applied && !removed(Rule::MetaCoveredOnce) {
                     return Ok(());
                 }
                 // Entries that the checkpoint covers are shown again in part.
@@ -169,7 +171,7 @@ impl Boot {
                 partition,
             })
         });
-        slot.is_some_and(|slot| index <= slot.covered)
+        slot.is_some_and(|slot| index <= slot.covered && !removed(Rule::CoveredOnce))
     }
 
     /// Entries of the group are missing: offsets from here on are not those

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use super::position::{Geometry, LogPosition};
+use crate::mutation::{removed, Rule};
 
 /// The end of a batch, and what the next one must follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,6 +78,7 @@ impl AnchorTrack {
             .ends
             .partition_point(|end| end.anchor.position <= durable_next);
         let limit = match durable.checked_sub(1).and_then(|at| self.ends.get(at)) {
+            Some(last) if removed(Rule::AnchorUnfinished) => last.anchor.position,
             Some(last) => last.unfinished.unwrap_or(last.anchor.position),
             None => return self.current,
         };

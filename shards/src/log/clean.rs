@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::bytes::{get_u128, get_u32, get_u64};
 use super::position::{LogId, LogPosition};
 use crate::io::{Disk, DiskError};
+use crate::mutation::{removed, Rule};
 
 /// The markers' file, in the data directory.
 pub const CLEAN_FILE: &str = "clean";
@@ -76,8 +77,10 @@ pub fn take_clean_markers(data: &dyn Disk) -> Result<Vec<CleanMarker>, DiskError
     let Some(bytes) = bytes else {
         return Ok(Vec::new());
     };
-    data.remove(CLEAN_FILE)?;
-    data.sync_dir()?;
+    if !removed(Rule::MarkerTakenFirst) {
+        data.remove(CLEAN_FILE)?;
+        data.sync_dir()?;
+    }
     Ok(CleanMarker::decode_all(&bytes).unwrap_or_default())
 }
 

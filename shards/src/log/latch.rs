@@ -18,6 +18,7 @@ use super::bytes::{get_u128, get_u64};
 use super::position::{LogId, LogPosition};
 use super::superblock::Superblock;
 use crate::io::{Disk, DiskError};
+use crate::mutation::{removed, Rule};
 
 /// The record's file in the log's directory.
 pub const LATCHED_FILE: &str = "latched";
@@ -97,6 +98,9 @@ pub(super) fn find_latch(
     superblock: &Superblock,
     same_boot: bool,
 ) -> Result<Option<Latch>, DiskError> {
+    if removed(Rule::RecordedLatch) {
+        return Ok(None);
+    }
     let file = disk.read_small(LATCHED_FILE, MAX_FILE_BYTES)?;
     let file = file.map(|bytes| judge(&bytes, superblock));
     let token = match boot {

@@ -19,6 +19,7 @@ use super::resume::{self, Resume};
 use super::segment_files::{segment_name, SegmentFiles};
 use super::superblock::{BootId, Jump, SuperblockError, SuperblockStore};
 use crate::io::{Disk, DiskError, DiskErrorKind};
+use crate::mutation::{removed, Rule};
 
 /// What the process knows when it opens a log.
 pub struct OpenFacts<'a> {
@@ -110,7 +111,8 @@ fn open_latched(
         facts,
         boot: if same_boot { Boot::Same } else { Boot::Other },
         marker: facts.clean_marker.filter(|marker| {
-            marker.log_id == superblock.log_id && marker.open_counter == superblock.open_counter
+            let of_last_open = marker.open_counter == superblock.open_counter;
+            marker.log_id == superblock.log_id && (of_last_open || removed(Rule::MarkerOfLastOpen))
         }),
         latch: latch.map(Latch::At).or(recorded),
         latched_counter: superblock.open_counter,
@@ -118,10 +120,10 @@ fn open_latched(
         superblock_damaged: store.damaged,
         files: SegmentFiles::list(disk, superblock.geometry)?,
     };
-    opening
-        .files
-        .wait_for_writers(facts.lock_wait)
-        .map_err(in_use)?;
+    if !removed(Rule::WaitForWriters) {
+        let landed = opening.files.wait_for_writers(facts.lock_wait);
+        landed.map_err(in_use)?;
+    }
     opening.check_base(&store)?;
     // A process that died may have left a new segment's name unsynced; what is
     // written into it from now on must not vanish with the name.
@@ -142,8 +144,15 @@ fn open_latched(
         items_end: LogPosition(0),
         on_item,
     };
+    let (epoch, scans) = (store.current.epoch, removed(Rule::EpochPersisted));
+    if scans {
+        (store.current.epoch, store.current.resume_epoch) = (u64::MAX, 1);
+    }
     let end = opening.walk(&store, &mut reader)?;
-    opening.sync_tail(&store, &end)?;
+    store.current.epoch = if scans { end.last_epoch + 1 } else { epoch };
+    if !removed(Rule::TailSyncedFirst) {
+        opening.sync_tail(&store, &end)?;
+    }
     let resumed_at = opening.resume(&mut store, &end, options)?;
     opening.finish(store, end, reader, resumed_at, recopied)
 }
@@ -201,8 +210,11 @@ impl Opening<'_> {
             Latch::At(record) => record.durable_next,
             Latch::Unknown => LogPosition(0),
         };
-        let recopied = recopy(&mut self.files, store, self.facts.base, recorded, self.boot)
-            .map_err(OpenError::Recopy)?;
+        let recopied = match removed(Rule::ReopenCopies) {
+            true => (Recopied::default(), None),
+            false => recopy(&mut self.files, store, self.facts.base, recorded, self.boot)
+                .map_err(OpenError::Recopy)?,
+        };
         store.current.latch_cleared = self.latched_counter;
         if !store.current.amnesiac {
             store.current.amnesiac = true;
@@ -214,6 +226,10 @@ impl Opening<'_> {
 
     /// A frontier is only told, and a message only sent, of what is durable.
     fn sync_tail(&mut self, store: &SuperblockStore, end: &WalkEnd) -> Result<(), OpenError> {
+        let same_boot = self.boot == Boot::Same;
+        if removed(Rule::TailSynced) || same_boot && removed(Rule::TailSyncedEveryOpen) {
+            return Ok(());
+        }
         let geometry = store.current.geometry;
         let first = geometry.segment_of(end.durable_next);
         let last = geometry.segment_of(end.position);
@@ -289,7 +305,7 @@ impl Opening<'_> {
     }
 
     fn finish(
-        self,
+        mut self,
         mut store: SuperblockStore,
         end: WalkEnd,
         reader: Reader<'_>,
@@ -298,6 +314,9 @@ impl Opening<'_> {
     ) -> Result<Opened, OpenError> {
         let token = self.leave_token(&store);
         self.seal(&mut store, &end, resumed_at, matches!(token, Some(Ok(()))))?;
+        if removed(Rule::TailSyncedFirst) {
+            self.sync_tail(&store, &end)?;
+        }
         let superblock = &store.current;
         let geometry = superblock.geometry;
         let first_needed = LogBase::first_needed(self.facts.base, geometry);
@@ -369,7 +388,10 @@ impl Opening<'_> {
         }
         superblock.boot_id = self.facts.boot_id;
         superblock.resume_at = resumed_at;
-        superblock.resume_epoch = superblock.epoch;
+        superblock.resume_epoch = match removed(Rule::EpochPersisted) {
+            true => 1,
+            false => superblock.epoch,
+        };
         superblock.token_counter = if has_token {
             superblock.open_counter
         } else {

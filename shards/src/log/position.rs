@@ -1,5 +1,7 @@
 //! Places in a log, and the geometry they are counted in.
 
+use crate::mutation::{removed, Rule};
+
 /// Largest write: header, items and padding of one batch, in bytes.
 pub const MAX_BATCH_BYTES: u32 = 512 * 1024;
 
@@ -118,6 +120,9 @@ impl Geometry {
 
     /// `bytes` rounded up to whole blocks.
     pub fn padded(self, bytes: u64) -> u64 {
+        if removed(Rule::WholeBlocks) {
+            return bytes.next_multiple_of(u64::from(MIN_BLOCK_BYTES));
+        }
         bytes.next_multiple_of(u64::from(self.block_bytes))
     }
 

@@ -21,6 +21,7 @@ use super::resume::{ensure, fresh_segment};
 use super::segment_files::SegmentFiles;
 use super::superblock::{Jump, SuperblockStore};
 use crate::io::DiskError;
+use crate::mutation::{removed, Rule};
 
 /// Copies what lies past the last successful sync and enters the jump into
 /// `store`, which the caller then makes durable. `recorded` is the frontier the
@@ -57,7 +58,12 @@ pub(super) fn recopy(
     let keep_from = LogBase::first_needed(base, geometry);
     let made = ensure(files, fresh, last, keep_from)?;
     let epoch = store.current.epoch;
-    let copied = copy(files, geometry, &tail, epoch, shift).and_then(|()| files.sync(fresh..=last));
+    let copied = copy(files, geometry, &tail, epoch, shift).and_then(|()| {
+        match removed(Rule::CopySyncedBeforeJump) {
+            true => Ok(()),
+            false => files.sync(fresh..=last),
+        }
+    });
     if let Err(error) = copied {
         // Best effort: a try that failed should not eat the disk.
         for sequence in made {
@@ -66,7 +72,9 @@ pub(super) fn recopy(
         return Err(error);
     }
     let anchor = base.map(|base| base.anchor.position);
-    store.current.add_jump(Jump { from, to, epoch }, anchor);
+    if !removed(Rule::ReopenJump) {
+        store.current.add_jump(Jump { from, to, epoch }, anchor);
+    }
     store.current.resume_at = copied_end;
     store.current.resume_epoch = epoch;
     let recopied = Recopied {

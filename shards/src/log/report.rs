@@ -76,7 +76,7 @@ pub enum CutKind {
 }
 
 /// After a latch: the tail past the last successful sync was copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recopied {
     pub from: LogPosition,
     pub to: LogPosition,

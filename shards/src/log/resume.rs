@@ -17,6 +17,7 @@
 use super::position::{Geometry, LogPosition};
 use super::segment_files::{segment_name, SegmentFiles};
 use crate::io::DiskError;
+use crate::mutation::{self, Rule};
 
 /// Where to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,8 @@ pub(super) fn choose(
     } else {
         true
     };
-    if rest_is_zero && current_fit && is_contiguous(files, current) {
+    let undisturbed = rest_is_zero || mutation::removed(Rule::FreshSegment);
+    if undisturbed && current_fit && is_contiguous(files, current) {
         return Ok(Resume::InPlace);
     }
     Ok(Resume::Fresh(fresh_segment(files, current)))

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::bytes::{get_u128, get_u32, get_u64};
 use super::position::{Geometry, LogId, LogPosition};
 use crate::io::{Disk, DiskError, DiskErrorKind};
+use crate::mutation::{removed, Rule};
 
 /// The two copies' names.
 pub const SUPERBLOCK_FILES: [&str; 2] = ["super-a", "super-b"];
@@ -162,7 +163,9 @@ impl SuperblockStore {
         let bytes = encode(&self.current, self.serial)?;
         let name = SUPERBLOCK_FILES.get(self.next).copied().unwrap_or_default();
         overwrite(disk, name, &bytes)?;
-        self.next = 1 - self.next;
+        if !removed(Rule::SuperblockTurns) {
+            self.next = 1 - self.next;
+        }
         Ok(())
     }
 

@@ -32,6 +32,7 @@ use crate::{
         bytes::{get_u128, get_u16, get_u32, get_u64},
         segment_name, Extent, LogId,
     },
+    mutation::{removed, Rule},
 };
 
 /// Most bytes of records one job packs, unless a single record is longer.
@@ -160,7 +161,13 @@ pub fn write_pack(disk: &dyn Disk, job: &PackJob) -> Result<Packed, DiskError> {
         room.copy_from_slice(&head);
     }
     let name = pack_name(job.file);
-    match disk.create_whole(&name, &bytes) {
+    let made = match removed(Rule::PackDurable) {
+        true => disk
+            .create_zeroed(&name, total as u64)
+            .and_then(|()| disk.open(&name)?.write_at(0, &bytes)),
+        false => disk.create_whole(&name, &bytes),
+    };
+    match made {
         // Of an earlier try that was not heard of; no checkpoint names it.
         Err(error) if error.kind == DiskErrorKind::Exists => {
             disk.remove(&name)?;

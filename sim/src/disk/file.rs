@@ -7,6 +7,9 @@ use crate::Random;
 /// Unit in which unsynced bytes are kept or lost.
 pub const SECTOR_BYTES: usize = 512;
 
+/// What a sector holds that the power left half-written.
+const RUINED: u8 = 0xa5;
+
 /// A file of fixed length. A sector is dirty while versions of it are unsynced.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SimFile {
@@ -133,9 +136,11 @@ impl SimFile {
             .retain(|sector, _| (sector + 1) * SECTOR_BYTES <= len);
     }
 
-    /// The power goes: of each dirty sector one version stays, or what was safe.
-    pub(super) fn power_cut(&mut self, fate: Fate, random: &mut Random) {
+    /// The power goes: of each dirty sector one version stays, or what was safe;
+    /// or the device was just writing there, and it is ruined.
+    pub(super) fn power_cut(&mut self, fate: Fate, physical_bytes: usize, random: &mut Random) {
         let dirty = std::mem::take(&mut self.dirty);
+        let ruined = dirty.keys().copied().find(|_| random.chance(1, 16));
         for (sector, versions) in dirty {
             let kept = match fate {
                 Fate::KeepAll => versions.len(),
@@ -149,7 +154,18 @@ impl SimFile {
                 self.store(sector, version);
             }
         }
+        if let Some(sector) = ruined {
+            let from = sector * SECTOR_BYTES / physical_bytes * physical_bytes;
+            self.ruin(from, physical_bytes);
+        }
         self.current.clone_from(&self.durable);
+    }
+
+    fn ruin(&mut self, from: usize, bytes: usize) {
+        let to = (from + bytes).min(self.durable.len());
+        if let Some(unit) = self.durable.get_mut(from..to) {
+            unit.fill(RUINED);
+        }
     }
 
     fn sector(&self, sector: usize) -> &[u8] {

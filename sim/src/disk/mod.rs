@@ -3,11 +3,15 @@
 //! 1. A read shows every completed write; a power cut leaves what was synced
 //!    and, of the rest, any mixture of sectors.
 //! 2. A write in flight has landed wholly, partly or not at all when the power
-//!    goes; wholly or not at all when only the process dies.
+//!    goes. When only the process dies, one into a segment lands later, wholly
+//!    or not at all: at the latest when somebody gets that file's lock.
 //! 3. A sync that fails makes its sectors look clean: a later one "succeeds"
 //!    and they are still not safe.
 //! 4. New, renamed and removed names are safe after a directory sync; a power
 //!    cut keeps a prefix of the others.
+//! 5. A device writes whole physical sectors ([`SimDisk::set_physical_bytes`]):
+//!    a power cut may ruin one that was being written, with whatever was durable
+//!    in it before.
 
 mod file;
 mod state;
@@ -58,11 +62,18 @@ impl SimDisk {
                 safe_names: BTreeMap::new(),
                 name_changes: Vec::new(),
                 in_flight: Vec::new(),
+                orphans: Vec::new(),
+                physical_bytes: SECTOR_BYTES,
                 next_write: 1,
                 faults: Faults::default(),
                 trace: Vec::new(),
             })),
         }
+    }
+
+    /// The device's unit of writing, a multiple of [`SECTOR_BYTES`].
+    pub fn set_physical_bytes(&self, bytes: usize) {
+        self.state.borrow_mut().physical_bytes = bytes;
     }
 
     /// Issues a write. The file must exist and the write end inside it.
@@ -84,6 +95,7 @@ impl SimDisk {
                 "beyond the end of the file",
             ));
         }
+        state.land_a_late_orphan();
         let id = state.next_write;
         state.next_write += 1;
         state.note("begin write", file, offset as u64);
@@ -92,6 +104,7 @@ impl SimDisk {
             file,
             offset,
             bytes: bytes.to_vec(),
+            late: name.starts_with("seg-"),
         });
         Ok(SimWrite(id))
     }
@@ -191,7 +204,9 @@ impl SimDisk {
         let state = &mut *self.state.borrow_mut();
         state.note("power cut", 0, 0);
         let mut random = state.random.fork();
-        for write in std::mem::take(&mut state.in_flight) {
+        let orphans = std::mem::take(&mut state.orphans);
+        let in_flight = std::mem::take(&mut state.in_flight);
+        for write in in_flight.into_iter().chain(orphans) {
             let whole = random.chance(1, 4);
             let none = !whole && random.chance(1, 3);
             if let Some(file) = state.files.get_mut(&write.file) {
@@ -207,7 +222,7 @@ impl SimDisk {
             _ => Fate::Mixed { keep: 1, of: 2 },
         };
         for file in state.files.values_mut() {
-            file.power_cut(fate, &mut random);
+            file.power_cut(fate, state.physical_bytes, &mut random);
         }
         let changes = std::mem::take(&mut state.name_changes);
         let kept = random.below(changes.len() as u64 + 1) as usize;
@@ -224,12 +239,10 @@ impl SimDisk {
     pub fn process_crash(&self) {
         let state = &mut *self.state.borrow_mut();
         state.note("process crash", 0, 0);
-        let mut random = state.random.fork();
         for write in std::mem::take(&mut state.in_flight) {
-            if random.chance(1, 2) {
-                if let Some(file) = state.files.get_mut(&write.file) {
-                    file.write(write.offset, &write.bytes, false);
-                }
+            match write.late {
+                true => state.orphans.push(write),
+                false => state.land(write),
             }
         }
         state.faults.restart();
@@ -328,9 +341,10 @@ impl Disk for SimDisk {
         if (len as u64) < bytes {
             state.take_space("zero", new, bytes - len as u64)?;
         }
-        state
-            .files
-            .insert(file, SimFile::synced(vec![0; bytes as usize]));
+        if !keeps_old_bytes() {
+            let zeros = SimFile::synced(vec![0; bytes as usize]);
+            state.files.insert(file, zeros);
+        }
         state.change_name(&temporary, None);
         state.change_name(new, Some(file));
         state.step("zero", new)?;
@@ -393,6 +407,14 @@ impl Disk for SimDisk {
     }
 }
 
+/// The mutation check: segments are used again as they are.
+fn keeps_old_bytes() -> bool {
+    #[cfg(feature = "mutations")]
+    return shards::mutation::removed(shards::mutation::Rule::ZeroedSegments);
+    #[cfg(not(feature = "mutations"))]
+    false
+}
+
 struct OpenFile {
     disk: SimDisk,
     file: u64,
@@ -435,6 +457,7 @@ impl DiskFile for OpenFile {
     }
 
     fn lock_exclusive(&self, _wait: Duration) -> Result<(), DiskError> {
+        self.disk.state.borrow_mut().land_orphans_of(self.file);
         Ok(())
     }
 }

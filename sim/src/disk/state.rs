@@ -16,6 +16,9 @@ pub(super) struct State {
     pub safe_names: BTreeMap<String, u64>,
     pub name_changes: Vec<NameChange>,
     pub in_flight: Vec<InFlight>,
+    /// Writes of a dead process that may still land.
+    pub orphans: Vec<InFlight>,
+    pub physical_bytes: usize,
     pub next_write: u64,
     pub faults: Faults,
     pub trace: Vec<Event>,
@@ -32,6 +35,8 @@ pub(super) struct InFlight {
     pub file: u64,
     pub offset: usize,
     pub bytes: Vec<u8>,
+    /// Outlives its process until somebody gets the file's lock.
+    pub late: bool,
 }
 
 #[derive(Default)]
@@ -112,6 +117,34 @@ impl State {
             file.sync(scope);
         }
         Ok(())
+    }
+
+    /// A dead process's write lands, or does not.
+    pub(super) fn land(&mut self, write: InFlight) {
+        if self.random.chance(1, 2) {
+            if let Some(file) = self.files.get_mut(&write.file) {
+                file.write(write.offset, &write.bytes, false);
+            }
+        }
+    }
+
+    /// Those into this file.
+    pub(super) fn land_orphans_of(&mut self, file: u64) {
+        let orphans = std::mem::take(&mut self.orphans);
+        let (landing, rest): (Vec<_>, Vec<_>) =
+            orphans.into_iter().partition(|write| write.file == file);
+        self.orphans = rest;
+        for write in landing {
+            self.land(write);
+        }
+    }
+
+    /// Nobody waited for them: any time.
+    pub(super) fn land_a_late_orphan(&mut self) {
+        if !self.orphans.is_empty() && self.random.chance(1, 2) {
+            let write = self.orphans.swap_remove(0);
+            self.land(write);
+        }
     }
 
     pub(super) fn add_file(&mut self, file: SimFile) -> u64 {

@@ -155,9 +155,12 @@ const MOST_STEPS: u64 = 3_000_000;
 
 impl World {
     pub fn new(mut random: Random, settings: Settings) -> Self {
-        let disks = (0..settings.shards)
+        let disks: Vec<SimDisk> = (0..settings.shards)
             .map(|_| SimDisk::new(random.fork()))
             .collect();
+        for disk in &disks {
+            disk.set_physical_bytes(settings.log.block_bytes as usize);
+        }
         let data = SimDisk::new(random.fork());
         let boot = settings.boot_directory.then(|| SimDisk::new(random.fork()));
         let clients = (0..=settings.clients).map(|_| Client::new()).collect();

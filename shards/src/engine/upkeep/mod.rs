@@ -44,6 +44,7 @@ use super::{
 use crate::{
     io::BatchBuffer,
     log::{IoFailure, LogPosition},
+    mutation::{removed, Rule},
     store::{CheckpointHead, PackJob, Packed, StoreDone, StoreJob},
 };
 
@@ -218,7 +219,7 @@ impl<B: BatchBuffer> Engine<B> {
             let first = slot.group.first_unapplied_place();
             first.is_none_or(|place| place >= anchor.position)
         });
-        if !in_front {
+        if !in_front && !removed(Rule::AnchorApplied) {
             return Phase::Idle;
         }
         self.upkeep.captured_from = anchor.position;
@@ -238,16 +239,22 @@ impl<B: BatchBuffer> Engine<B> {
             next_pack: self.upkeep.next_pack,
         };
         let body_bytes = done.body.iter().map(|piece| piece.len() as u64).sum();
-        Phase::Syncing(Box::new(Captured {
+        let captured = Captured {
             head,
             body: done.body,
             body_bytes,
             packs: done.packs,
-        }))
+        };
+        if removed(Rule::ReclaimPublished) {
+            self.upkeep.releasable = head.keep_from;
+            self.note_dead_packs(&captured);
+        }
+        Phase::Syncing(Box::new(captured))
     }
 
     fn publish_if_durable(&mut self, mut captured: Box<Captured>) -> Phase {
-        if self.frontiers.durable_next < captured.head.durable_next {
+        let is_durable = self.frontiers.durable_next >= captured.head.durable_next;
+        if !is_durable && !removed(Rule::SyncBeforeCheckpoint) {
             return Phase::Syncing(captured);
         }
         // Where a batch ends, unlike the captured end.
@@ -318,6 +325,9 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         }
         for file in self.reads.files() {
+            if removed(Rule::ReadsHoldFiles) {
+                break;
+            }
             if let ReadFile::Segment(sequence) = file {
                 free = free.min(geometry.start_of(sequence));
             }
@@ -328,9 +338,9 @@ impl<B: BatchBuffer> Engine<B> {
     fn remove_dead_packs(&mut self) {
         let read: Vec<ReadFile> = self.reads.files().collect();
         let dead = std::mem::take(&mut self.upkeep.dead);
-        let (wait, gone): (Vec<u32>, Vec<u32>) = dead
-            .into_iter()
-            .partition(|file| read.contains(&ReadFile::Pack(*file)));
+        let (wait, gone): (Vec<u32>, Vec<u32>) = dead.into_iter().partition(|file| {
+            read.contains(&ReadFile::Pack(*file)) && !removed(Rule::ReadsHoldFiles)
+        });
         self.upkeep.dead = wait;
         for file in &gone {
             self.upkeep.packs.remove(file);

@@ -6,6 +6,7 @@ use crate::log::batch::{body_checksum, BatchHeader, BATCH_HEADER_BYTES};
 use crate::log::bytes::all_zero;
 use crate::log::position::{Geometry, LogId, LogPosition, MAX_BATCH_BYTES};
 use crate::log::segment_files::SegmentFiles;
+use crate::mutation::{removed, Rule};
 
 /// How much of each further segment is looked at first; only one with bytes
 /// there is looked through, unless everything is to be.
@@ -30,6 +31,7 @@ impl Tail {
     pub(super) fn after(&self) -> After {
         match self.bytes {
             None => After::Nothing,
+            Some(_) if removed(Rule::HoleProof) => After::Unanswered,
             Some(_) if self.batches == 1 && self.next_but_one && !self.junk => After::Unanswered,
             Some(_) => After::More,
         }
@@ -123,7 +125,7 @@ impl Scanner<'_, '_> {
         let (header, _) = BatchHeader::decode(&block)?;
         let padded = self.geometry.padded(header.used_bytes());
         let here = header.log_id == self.log_id
-            && header.position == position
+            && (header.position == position || removed(Rule::PositionCheck))
             && padded <= self.geometry.batch_capacity(position) as u64;
         here.then_some(header)
     }

@@ -12,6 +12,7 @@ use crate::log::clean::CleanMarker;
 use crate::log::position::{LogPosition, MAX_BATCH_BYTES};
 use crate::log::segment_files::SegmentFiles;
 use crate::log::superblock::Superblock;
+use crate::mutation::{removed, Rule};
 
 /// What is done with what the walk finds.
 pub(crate) trait BatchVisitor {
@@ -60,6 +61,7 @@ pub(crate) struct WalkEnd {
     pub position: LogPosition,
     pub last_sequence: u64,
     pub last_checksum: u64,
+    pub last_epoch: u64,
     pub verdict: Verdict,
     /// Every verdict on the way kept the log's memory.
     pub remembers: bool,
@@ -125,7 +127,11 @@ impl Chained {
     /// somewhere behind what was followed: stale ones of an earlier life cannot.
     pub(super) fn can_be_later(&self, header: &BatchHeader) -> bool {
         header.sequence > self.sequence
-            && header.epoch >= self.epoch
+            && (self.is_of_this_life(header) || removed(Rule::EpochCheck))
+    }
+
+    fn is_of_this_life(&self, header: &BatchHeader) -> bool {
+        header.epoch >= self.epoch
             && header.epoch <= self.last_epoch
             && (header.position < self.resume_at || header.epoch >= self.resume_epoch)
     }
@@ -135,8 +141,8 @@ impl Chained {
     }
 
     fn is_next(&self, header: &BatchHeader) -> bool {
-        let linked = !self.unbroken
-            || (header.predecessor == self.checksum && header.sequence == self.sequence + 1);
+        let behind = header.predecessor == self.checksum || removed(Rule::PredecessorCheck);
+        let linked = !self.unbroken || (behind && header.sequence == self.sequence + 1);
         linked && self.can_be_later(header)
     }
 
@@ -284,8 +290,8 @@ impl Walk<'_, '_> {
         };
         seen.header = Header::Intact;
         seen.batch = Some((header, checksum));
-        let here =
-            header.log_id == self.facts.superblock.log_id && header.position == self.position;
+        let here = header.log_id == self.facts.superblock.log_id
+            && (header.position == self.position || removed(Rule::PositionCheck));
         let padded = geometry.padded(header.used_bytes()) as usize;
         if !here || padded > geometry.batch_capacity(self.position) {
             seen.body = Body::Intact;
@@ -320,7 +326,7 @@ impl Walk<'_, '_> {
     }
 
     fn frontier(&self) -> Frontier {
-        if self.position < self.known {
+        if self.position < self.known && !removed(Rule::NoCutBelowSync) {
             Frontier::Below
         } else {
             Frontier::Beyond
@@ -359,6 +365,7 @@ impl Walk<'_, '_> {
             position: self.position,
             last_sequence: self.chain.sequence,
             last_checksum: checksum,
+            last_epoch: self.chain.epoch,
             verdict,
             remembers: self.remembers,
             durable_next: self.known.min(self.position),

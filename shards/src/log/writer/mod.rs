@@ -49,6 +49,7 @@ use super::item::{FragmentHeader, ItemHeader, ItemKind, Part, MAX_ITEM_BYTES};
 use super::latch::LatchRecord;
 use super::position::{Geometry, LogId, LogPosition, MAX_UNRELEASED_BATCHES};
 use crate::io::BatchBuffer;
+use crate::mutation::{removed, Rule};
 
 /// See the module's head.
 pub struct LogWriter<B> {
@@ -296,6 +297,7 @@ impl<B: BatchBuffer> LogWriter<B> {
             && self.is_quiet()
             && self.pending.is_empty()
             && self.durable_next == self.submitted;
+        let at_rest = at_rest || removed(Rule::MarkerAtRest);
         at_rest.then_some(CleanMarker {
             log_id: self.log_id,
             open_counter: self.open_counter,

@@ -8,6 +8,7 @@ use crate::io::BatchBuffer;
 use crate::log::base::Anchor;
 use crate::log::contract::{IoFailure, LogEffect, SyncMethod};
 use crate::log::position::{LogPosition, MAX_UNRELEASED_BATCHES};
+use crate::mutation::{removed, Rule};
 
 /// How a batch is written.
 enum Way {
@@ -25,7 +26,7 @@ impl<B: BatchBuffer> LogWriter<B> {
             return;
         }
         self.submit_segments(now_ms, effects);
-        while self.unreleased.len() < MAX_UNRELEASED_BATCHES {
+        while self.unreleased.len() < MAX_UNRELEASED_BATCHES || removed(Rule::TwoInFlight) {
             if !self.submit_batch(now_ms, effects) {
                 break;
             }
@@ -56,6 +57,7 @@ impl<B: BatchBuffer> LogWriter<B> {
         }
         match result {
             Ok(()) => self.release(id),
+            Err(_) if removed(Rule::FailedWriteLatches) => self.release(id),
             Err(failure) => self.latch_by(failure),
         }
     }
@@ -68,10 +70,14 @@ impl<B: BatchBuffer> LogWriter<B> {
         }
         match result {
             Ok(()) => {
-                if let Some(covers) = self.sync.completed(id) {
+                if let Some(mut covers) = self.sync.completed(id) {
+                    if removed(Rule::SyncCoversIssued) {
+                        covers = self.written_next;
+                    }
                     self.durable_next = self.durable_next.max(covers);
                 }
             }
+            Err(_) if removed(Rule::FailedSyncLatches) => drop(self.sync.completed(id)),
             Err(failure) => self.latch_by(failure),
         }
     }
@@ -115,7 +121,7 @@ impl<B: BatchBuffer> LogWriter<B> {
         };
         let may_dsync = self.sync_method == SyncMethod::Dsync
             && batch.all_durable
-            && !self.sync.has_plain_beyond(self.durable_next);
+            && (!self.sync.has_plain_beyond(self.durable_next) || removed(Rule::DsyncAlone));
         let way = if may_dsync {
             Way::Dsync
         } else {
@@ -136,6 +142,10 @@ impl<B: BatchBuffer> LogWriter<B> {
     /// last batch is later known as corruption and not taken for a torn tail.
     fn submit_frontier(&mut self, now_ms: u64, effects: &mut Vec<LogEffect<B>>) {
         if self.frontier_due_ms().is_none_or(|due| now_ms < due) {
+            return;
+        }
+        if removed(Rule::IdleFrontier) {
+            self.unstamped = None;
             return;
         }
         let segment = self.geometry.segment_of(self.submitted);
@@ -174,10 +184,13 @@ impl<B: BatchBuffer> LogWriter<B> {
             return;
         }
         let id = self.take_id();
-        let first = self.geometry.segment_of(self.durable_next);
+        let mut first = self.geometry.segment_of(self.durable_next);
         // `written_next` is above `durable_next`, so not 0.
         let last = LogPosition(self.written_next.0 - 1);
         let last = self.geometry.segment_of(last);
+        if removed(Rule::SyncEverySegment) {
+            first = last;
+        }
         self.sync.issued(id, self.written_next);
         effects.push(LogEffect::Sync {
             id,
@@ -244,11 +257,18 @@ impl<B: BatchBuffer> LogWriter<B> {
     fn release(&mut self, id: u64) {
         if let Some(batch) = self.unreleased.iter_mut().find(|batch| batch.id == id) {
             batch.done = true;
+            if removed(Rule::ContiguousRelease) {
+                self.written_next = self.written_next.max(batch.end);
+            }
         }
         while let Some(batch) = self.unreleased.front().filter(|batch| batch.done) {
-            self.written_next = batch.end;
+            self.written_next = match removed(Rule::ContiguousRelease) {
+                true => self.written_next.max(batch.end),
+                false => batch.end,
+            };
             self.on_disk_below = batch.continues_from.unwrap_or(batch.end);
-            if batch.dsync && self.durable_next == batch.start {
+            let follows = self.durable_next == batch.start || removed(Rule::DsyncContiguous);
+            if batch.dsync && follows {
                 self.durable_next = batch.end;
             }
             self.unreleased.pop_front();

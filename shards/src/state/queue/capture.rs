@@ -22,6 +22,7 @@
 use wire::vocabulary::Mode;
 
 use super::{apply::is_delayed, slots::Slot, Partition, RecordLocation};
+use crate::mutation::{removed, Rule};
 use crate::state::{
     command::{CommandError, PartitionSpec},
     reader::Reader,
@@ -205,7 +206,7 @@ impl Partition {
     /// The record, if it is unsettled and still at `from`, is at `to` now.
     pub fn relocate(&mut self, offset: u64, from: RecordLocation, to: RecordLocation) -> bool {
         let moved = self.slots.modify(offset, |slot| {
-            let is_there = slot.location() == from;
+            let is_there = slot.location() == from || removed(Rule::RelocateChecked);
             if is_there {
                 slot.relocate(to);
             }

@@ -1,0 +1,194 @@
+//! The mutation check: rules of the log and the store that can be taken out,
+//! one by one, to see whether the simulator notices.
+//!
+//! Owns the list of rules and, with the feature `mutations`, which of them are
+//! removed on this thread. Each rule has its place in the code, which asks
+//! [`removed`] just where the rule is about to decide.
+//!
+//! 1. Without the feature [`removed`] is the constant `false`: nothing of this
+//!    module is left in the program.
+//! 2. With the feature, and no rule removed, the program behaves as without.
+//!
+//! Never: part of the server. Only the simulator's runner turns the feature on.
+
+macro_rules! rules {
+    ($($(#[doc = $doc:literal])+ $rule:ident = $name:literal,)+) => {
+        /// A rule that can be removed.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Rule {
+            $($(#[doc = $doc])+ $rule,)+
+        }
+
+        #[cfg(feature = "mutations")]
+        impl Rule {
+            /// Every rule, in the order of the list.
+            pub const ALL: &'static [Rule] = &[$(Rule::$rule),+];
+
+            /// The rule's name on the command line.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Rule::$rule => $name,)+
+                }
+            }
+
+            /// The rule, in a sentence.
+            pub fn text(self) -> &'static str {
+                match self {
+                    $(Rule::$rule => concat!($($doc),+).trim_ascii(),)+
+                }
+            }
+
+            /// The rule of that name.
+            pub fn named(name: &str) -> Option<Rule> {
+                Rule::ALL.iter().copied().find(|rule| rule.name() == name)
+            }
+        }
+    };
+}
+
+rules! {
+    // What a log writes where.
+    /// A batch fills whole blocks: no later write touches a block that may be durable.
+    WholeBlocks = "whole-blocks",
+    /// Where the bytes behind the end are not all zero, the log goes on in a fresh segment.
+    FreshSegment = "fresh-segment",
+    /// Segments are filled with zeros before they are used again.
+    ZeroedSegments = "zeroed-segments",
+    /// At most two batches are submitted and not released.
+    TwoInFlight = "two-in-flight",
+
+    // Frontiers and syncs.
+    /// Writes that complete out of order are released in order.
+    ContiguousRelease = "contiguous-release",
+    /// A sync covers only what was written when it was issued.
+    SyncCoversIssued = "sync-covers-issued",
+    /// A sync covers every segment with unsynced bytes.
+    SyncEverySegment = "sync-every-segment",
+    /// `O_DSYNC` only while no plain batch is in flight or unsynced.
+    DsyncAlone = "dsync-alone",
+    /// An `O_DSYNC` completion counts only where everything before it is durable.
+    DsyncContiguous = "dsync-contiguous",
+    /// A log that goes idle records how far it is durable.
+    IdleFrontier = "idle-frontier",
+
+    // Latch and reopening.
+    /// After a failed sync nothing is answered: it is not tried again.
+    FailedSyncLatches = "failed-sync-latches",
+    /// After a failed write nothing is answered.
+    FailedWriteLatches = "failed-write-latches",
+    /// A start honours the recorded latch of the process before it.
+    RecordedLatch = "recorded-latch",
+    /// Reopening copies the tail past the last successful sync.
+    ReopenCopies = "reopen-copies",
+    /// The copy is synced before the jump to it is written.
+    CopySyncedBeforeJump = "copy-synced-before-jump",
+    /// The jump to the copy is in the superblock before the log goes on.
+    ReopenJump = "reopen-jump",
+    /// No clean marker after a latch, or over what is not durable.
+    MarkerAtRest = "marker-at-rest",
+
+    // Recovery.
+    /// A batch is read only behind the predecessor whose checksum it carries.
+    PredecessorCheck = "predecessor-check",
+    /// A batch is read only where its header says it stands.
+    PositionCheck = "position-check",
+    /// A batch is read only if its epoch is none of an earlier life's.
+    EpochCheck = "epoch-check",
+    /// Each open has its own epoch, kept in the superblock, not derived from the scan.
+    EpochPersisted = "epoch-persisted",
+    /// Bad bytes below a recorded successful sync are damage, never the log's end.
+    NoCutBelowSync = "no-cut-below-sync",
+    /// Only a hole in front of one next batch proves that nothing was answered.
+    HoleProof = "hole-proof",
+    /// The surviving tail is synced before anything is told of it.
+    TailSynced = "tail-synced",
+    /// That is so in the same boot too, where a read shows what is not durable.
+    TailSyncedEveryOpen = "tail-synced-every-open",
+    /// The surviving tail is synced before the superblock tells of it.
+    TailSyncedFirst = "tail-synced-first",
+    /// A log is read only once a killed process's last writes have landed.
+    WaitForWriters = "wait-for-writers",
+    /// The clean marker is removed before a log is opened.
+    MarkerTakenFirst = "marker-taken-first",
+    /// A clean marker counts only for the open that was stopped.
+    MarkerOfLastOpen = "marker-of-last-open",
+    /// The superblock's copies take turns.
+    SuperblockTurns = "superblock-turns",
+
+    // Checkpoints, packed files, reclaim.
+    /// A checkpoint is published once the log is durable up to what it holds.
+    SyncBeforeCheckpoint = "sync-before-checkpoint",
+    /// Replay begins in front of an unfinished item.
+    AnchorUnfinished = "anchor-unfinished",
+    /// Replay begins in front of what is not applied.
+    AnchorApplied = "anchor-applied",
+    /// Only what a published checkpoint does not name is let go.
+    ReclaimPublished = "reclaim-published",
+    /// What a checkpoint names is let go only once the one before it is unusable.
+    OtherRetired = "other-retired",
+    /// A checkpoint of a dead process is made durable before it is used.
+    CheckpointMadeDurable = "checkpoint-made-durable",
+    /// The checkpoint that was not chosen is made unusable before the other is used.
+    LoadRetiresOther = "load-retires-other",
+    /// A checkpoint is never written over the published one.
+    CheckpointTurns = "checkpoint-turns",
+    /// A checkpoint counts only if its body is the one its head tells of.
+    CheckpointVerified = "checkpoint-verified",
+    /// A checkpoint's body is durable before its head.
+    BodyBeforeHead = "body-before-head",
+    /// What a read under way needs is not let go.
+    ReadsHoldFiles = "reads-hold-files",
+    /// A packed file is durable before a record is said to be in it.
+    PackDurable = "pack-durable",
+    /// A record is relocated only from where it was packed from.
+    RelocateChecked = "relocate-checked",
+    /// What a checkpoint covers is not applied again.
+    CoveredOnce = "covered-once",
+    /// What a checkpoint covers of group 0 is not applied again.
+    MetaCoveredOnce = "meta-covered-once",
+}
+
+#[cfg(not(feature = "mutations"))]
+#[inline(always)]
+pub(crate) const fn removed(_rule: Rule) -> bool {
+    false
+}
+
+#[cfg(feature = "mutations")]
+pub use armed::{hits, removed, set_removed};
+
+#[cfg(feature = "mutations")]
+mod armed {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    thread_local! {
+        static REMOVED: Cell<u64> = const { Cell::new(0) };
+        static HITS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    // One bit each.
+    const _: () = assert!(Rule::ALL.len() <= 64);
+
+    /// Removes these rules on this thread, and no others; counts anew.
+    pub fn set_removed(rules: &[Rule]) {
+        REMOVED.set(rules.iter().fold(0, |set, rule| set | 1 << *rule as u8));
+        HITS.set(0);
+    }
+
+    /// Whether the rule is removed on this thread.
+    pub fn removed(rule: Rule) -> bool {
+        let is_removed = REMOVED.get() & 1 << rule as u8 != 0;
+        if is_removed {
+            HITS.set(HITS.get() + 1);
+        }
+        is_removed
+    }
+
+    /// How often a removed rule was asked for since it was removed.
+    pub fn hits() -> u64 {
+        HITS.get()
+    }
+}

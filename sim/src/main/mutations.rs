@@ -1,0 +1,90 @@
+//! The mutation check on the command line.
+
+use std::io::Write;
+use std::time::Instant;
+
+use tidegate_sim::mutation::{everything, hunt, Check, Expected, Outcome, Rule, CHECKS};
+
+/// Longest piece of a violation that the table shows.
+const WHAT_CHARS: usize = 110;
+
+/// Runs the table, or those checks of it that remove one of `only`; true if
+/// every one came out as it must.
+pub fn run_table(only: &[String]) -> bool {
+    quiet_panics();
+    let start = Instant::now();
+    let mut wrong = Vec::new();
+    println!("| removed | runs | where | what broke |");
+    println!("|---|---|---|---|");
+    for check in CHECKS {
+        let wanted = |rule: &Rule| only.iter().any(|name| name == rule.name());
+        if !only.is_empty() && !check.removed.iter().any(wanted) {
+            continue;
+        }
+        let outcome = hunt(check.removed, check.hunts);
+        println!("{}", line(check, &outcome));
+        // Progress only: nothing is lost if it does not show.
+        let _ = std::io::stdout().flush();
+        if !outcome.is(check.expected) {
+            wrong.push(names(check.removed));
+        }
+    }
+    eprintln!("{} s", start.elapsed().as_secs());
+    if !wrong.is_empty() {
+        println!("NOT AS EXPECTED: {}", wrong.join("; "));
+    }
+    wrong.is_empty()
+}
+
+/// Looks everywhere for a violation with these rules removed.
+pub fn run_one(removed: &[String], seeds: u64) -> bool {
+    quiet_panics();
+    let rules: Option<Vec<Rule>> = removed.iter().map(|name| Rule::named(name)).collect();
+    let Some(rules) = rules else {
+        eprintln!("the rules are:");
+        for rule in Rule::ALL {
+            eprintln!("  {:<26} {}", rule.name(), rule.text());
+        }
+        return false;
+    };
+    let outcome = hunt(&rules, &everything(seeds));
+    match &outcome.found {
+        Some(found) => {
+            let (runs, place, what) = (found.runs, &found.place, &found.what);
+            println!("found after {runs} runs, {place}: {what}");
+        }
+        None => {
+            let (runs, hits) = (outcome.runs, outcome.hits);
+            println!("not found in {runs} runs; the rule was asked for {hits} times");
+        }
+    }
+    outcome.found.is_some()
+}
+
+fn line(check: &Check, outcome: &Outcome) -> String {
+    let names = names(check.removed);
+    let (runs, hits) = (outcome.runs, outcome.hits);
+    match (&outcome.found, check.expected) {
+        (Some(found), _) => {
+            let what: String = found.what.chars().take(WHAT_CHARS).collect();
+            let what = what.replace(['|', '\n'], " ");
+            format!("| {names} | {runs} | {} | {what} |", found.place)
+        }
+        (None, Expected::Covered(by)) => {
+            format!("| {names} | none in {runs} | | covered by {by}; asked {hits} times |")
+        }
+        (None, Expected::Violation) => {
+            format!("| {names} | NOT FOUND in {runs} | | asked {hits} times |")
+        }
+    }
+}
+
+fn names(rules: &[Rule]) -> String {
+    let names: Vec<&str> = rules.iter().map(|rule| rule.name()).collect();
+    names.join(" + ")
+}
+
+/// A panic is a violation like any other, and told as one.
+fn quiet_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
+}

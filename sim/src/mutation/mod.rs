@@ -1,0 +1,154 @@
+//! The mutation check: rules are removed, and the simulator must notice.
+//!
+//! A rule that can be removed without a violation is one of three things: not
+//! needed, not reached by any run, or kept by another rule as well. The table
+//! says which ([`CHECKS`]): a rule that another one covers is shown to be
+//! missed once that one is gone too.
+//!
+//! Never: leaves a rule removed behind [`hunt`].
+
+mod table;
+
+use std::panic::{self, AssertUnwindSafe};
+
+pub use shards::mutation::Rule;
+use shards::mutation::{hits, set_removed};
+
+use crate::{directed, engine_sim, log_run, rot_run};
+pub use table::CHECKS;
+
+/// Rules that are removed together, where to look, and what must come of it.
+pub struct Check {
+    pub removed: &'static [Rule],
+    /// In this order, each up to its bound.
+    pub hunts: &'static [Hunt],
+    pub expected: Expected,
+}
+
+/// What a check must show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// A violation, within the hunts' bounds.
+    Violation,
+    /// None within them: the rule is kept by others too, as said.
+    Covered(&'static str),
+}
+
+/// Runs of one kind, with seeds from 0 up to the bound.
+#[derive(Debug, Clone, Copy)]
+pub enum Hunt {
+    /// [`log_run`].
+    Log(u64),
+    /// [`rot_run`].
+    Rot(u64),
+    /// [`engine_sim`] in one scenario, or in all in turn if it is [`ALL`].
+    Engine(&'static str, u64),
+    /// One of [`directed`].
+    Directed(&'static str, directed::Scenario, u64),
+}
+
+/// All scenarios in turn.
+pub const ALL: &str = "all";
+
+/// A violation, and what it took.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Runs, the last one included.
+    pub runs: u64,
+    /// The kind of run and its seed.
+    pub place: String,
+    pub what: String,
+}
+
+/// How a hunt ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub found: Option<Found>,
+    pub runs: u64,
+    /// How often a removed rule was asked for.
+    pub hits: u64,
+}
+
+impl Outcome {
+    /// Whether it is as the check says.
+    pub fn is(&self, expected: Expected) -> bool {
+        self.found.is_some() == (expected == Expected::Violation)
+    }
+}
+
+/// Runs the hunts with these rules removed until one finds a violation.
+pub fn hunt(removed: &[Rule], hunts: &[Hunt]) -> Outcome {
+    set_removed(removed);
+    let mut runs = 0;
+    let mut found = None;
+    'hunts: for hunt in hunts {
+        for seed in 0..hunt.bound() {
+            runs += 1;
+            if let Err(what) = hunt.run(seed) {
+                let place = format!("{} {seed}", hunt.name(seed));
+                found = Some(Found { runs, place, what });
+                break 'hunts;
+            }
+        }
+    }
+    let hits = hits();
+    set_removed(&[]);
+    Outcome { found, runs, hits }
+}
+
+impl Hunt {
+    fn bound(&self) -> u64 {
+        match self {
+            Hunt::Log(bound) | Hunt::Rot(bound) => *bound,
+            Hunt::Engine(_, bound) | Hunt::Directed(_, _, bound) => *bound,
+        }
+    }
+
+    fn name(&self, seed: u64) -> String {
+        match self {
+            Hunt::Log(_) => "log".to_owned(),
+            Hunt::Rot(_) => "rot".to_owned(),
+            Hunt::Engine(scenario, _) => format!("engine {}", scenario_of(scenario, seed)),
+            Hunt::Directed(name, ..) => format!("\"{name}\""),
+        }
+    }
+
+    /// A broken promise, or a panic, which is one too.
+    fn run(&self, seed: u64) -> Result<(), String> {
+        let run = || match self {
+            Hunt::Log(_) => log_run::run(seed)
+                .map(drop)
+                .map_err(|failure| failure.message),
+            Hunt::Rot(_) => rot_run::run(seed).map(drop),
+            Hunt::Engine(scenario, _) => engine_sim::run(seed, scenario_of(scenario, seed), 0)
+                .map(drop)
+                .map_err(|failure| failure.message),
+            Hunt::Directed(_, scenario, _) => scenario(seed),
+        };
+        panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
+            let text = payload
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| payload.downcast_ref::<&str>().copied());
+            Err(format!("panic: {}", text.unwrap_or("?")))
+        })
+    }
+}
+
+fn scenario_of(scenario: &'static str, seed: u64) -> &'static str {
+    let all = engine_sim::SCENARIOS;
+    match scenario {
+        ALL => all[(seed % all.len() as u64) as usize],
+        one => one,
+    }
+}
+
+/// Everything there is, `seeds` of each: for rules that no check names.
+pub fn everything(seeds: u64) -> Vec<Hunt> {
+    let directed = directed::SCENARIOS.iter();
+    let mut hunts: Vec<Hunt> = directed
+        .map(|(name, scenario)| Hunt::Directed(name, *scenario, seeds.min(64)))
+        .collect();
+    hunts.extend([Hunt::Log(seeds), Hunt::Rot(seeds), Hunt::Engine(ALL, seeds)]);
+    hunts
+}
