@@ -220,7 +220,10 @@ pub fn publish(
     if removed(Rule::OtherRetired) {
         return Ok(true);
     }
-    Ok(retire(disk, other).is_ok())
+    // Before anything is let go there is another file: a start then knows that
+    // this checkpoint came to be durable, and never writes over it.
+    let alone = retire(disk, other).and_then(|()| make_unusable(disk, other));
+    Ok(alone.is_ok())
 }
 
 /// Body, sync, head, sync.
@@ -295,14 +298,31 @@ fn retire(disk: &dyn Disk, name: &str) -> Result<(), DiskError> {
     }
 }
 
+/// Makes the file, with no checkpoint in it, if it is not there.
+fn make_unusable(disk: &dyn Disk, name: &str) -> Result<(), DiskError> {
+    match is_there(disk, name)? {
+        true => Ok(()),
+        false => disk.create_zeroed(name, LEAST_FILE_BYTES),
+    }
+}
+
+fn is_there(disk: &dyn Disk, name: &str) -> Result<bool, DiskError> {
+    match disk.open(name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind == DiskErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// The published checkpoint of log `log_id`, to go on from; `None` if there is
 /// none that is whole (a half-written one counts as none).
 ///
 /// A process may have died between writing a checkpoint and making it durable,
-/// or a sync may have failed it. So while the older one is whole (or there was
-/// none before), the newest is written anew, which no failed sync of the past
+/// or a sync may have failed it. So while the older one is whole (or there is no
+/// second file yet), the newest is written anew, which no failed sync of the past
 /// touches, and only then the older one is made unusable. If that fails the
-/// older one counts, which still has all it names.
+/// older one counts, which still has all it names. A checkpoint that something
+/// was let go under is never written over.
 ///
 /// # Errors
 /// Another format or log, or the disk.
@@ -320,10 +340,10 @@ pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, Checkp
         retire(disk, turn(serial)[1])?;
         return Ok(Some(newest));
     }
-    if older.is_none() && serial > FIRST_SERIAL {
+    let [_, other] = turn(serial);
+    if older.is_none() && (serial > FIRST_SERIAL || is_there(disk, other)?) {
         // The other one was made unusable after this one was durable, but
         // perhaps not durably.
-        let [_, other] = turn(serial);
         retire(disk, other)?;
         return Ok(Some(newest));
     }
@@ -334,8 +354,9 @@ pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, Checkp
         older,
     ) {
         (Ok(()), _) => {
-            let [_, other] = turn(serial);
             retire(disk, other)?;
+            // Without room it is written anew next time, too.
+            let _ = make_unusable(disk, other);
             Ok(Some(newest))
         }
         (Err(_), Some((older, _))) => {
