@@ -430,7 +430,20 @@ impl Run {
             self.floor = self.history.len();
             self.clean = true;
         }
+        self.stop_where_it_may(&driver)?;
         self.crash();
+        Ok(())
+    }
+
+    /// A clean stop at any moment at which the log says that it is at rest.
+    fn stop_where_it_may(&mut self, driver: &LogDriver) -> Checked<()> {
+        if !self.random.chance(1, 6) {
+            return Ok(());
+        }
+        if let Some(marker) = driver.log.clean_marker() {
+            log::put_clean_markers(&self.disk, &[marker]).map_err(|error| error.to_string())?;
+            self.clean = true;
+        }
         Ok(())
     }
 
@@ -452,6 +465,10 @@ impl Run {
         })?;
         self.latch = Some(record);
         self.latched_lives = true;
+        let marker = driver.log.clean_marker();
+        check(marker.is_none(), || {
+            "latched, yet a clean marker".to_owned()
+        })?;
         if self.random.chance(1, 2) {
             self.crash();
         }

@@ -274,6 +274,19 @@ impl SimDisk {
         Some(bytes.to_vec())
     }
 
+    /// The file that has this name now, as a descriptor would keep it.
+    pub fn id_of(&self, name: &str) -> Option<u64> {
+        self.state.borrow().names.get(name).copied()
+    }
+
+    /// As [`SimDisk::read`], whatever became of the file's name.
+    pub fn read_open(&self, file: u64, offset: u64, len: u64) -> Option<Vec<u8>> {
+        let state = self.state.borrow();
+        let file = state.files.get(&file)?;
+        let bytes = file.current.get(offset as usize..(offset + len) as usize)?;
+        Some(bytes.to_vec())
+    }
+
     /// What a read of the whole file shows.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state.borrow();

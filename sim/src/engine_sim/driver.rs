@@ -117,12 +117,16 @@ impl World {
                 len,
             } => {
                 let after = self.delay(self.settings.write_us * 4);
+                // Through a descriptor that is open by now, as the driver's: what
+                // becomes of the file's name meanwhile does not matter.
+                let open = self.node.shard(shard).disk.id_of(&file.name());
                 self.plan(
                     after,
                     Happening::Read {
                         shard,
                         id,
                         file,
+                        open,
                         offset,
                         len,
                     },
@@ -216,6 +220,7 @@ impl World {
         let sim = self.node.shard(shard);
         let result = sim.disk.end_write(write, dsync).map_err(IoFailure::from);
         sim.hazard += u64::from(result.is_err());
+        sim.may_forget |= result.is_err();
         self.note(format_args!("{shard} written {id}: {}", result.is_ok()));
         self.event(shard, Event::Written { id, result });
     }
@@ -224,6 +229,7 @@ impl World {
         let sim = self.node.shard(shard);
         let result = sim.disk.end_sync(sync).map_err(IoFailure::from);
         sim.hazard += u64::from(result.is_err());
+        sim.may_forget |= result.is_err();
         self.note(format_args!("{shard} synced {id}: {}", result.is_ok()));
         self.event(shard, Event::Synced { id, result });
     }
@@ -262,9 +268,16 @@ impl World {
     }
 
     /// As the driver does it: the answer goes to whichever engine is there.
-    pub(super) fn read(&mut self, shard: u16, id: u64, file: ReadFile, offset: u64, len: u32) {
+    pub(super) fn read(
+        &mut self,
+        shard: u16,
+        id: u64,
+        file: ReadFile,
+        open: Option<u64>,
+        (offset, len): (u64, u32),
+    ) {
         let disk = &self.node.shard(shard).disk;
-        let bytes = disk.read(&file.name(), offset, u64::from(len));
+        let bytes = open.and_then(|open| disk.read_open(open, offset, u64::from(len)));
         let result = bytes
             .map(|bytes| ReadResult { bytes })
             .ok_or_else(|| IoFailure {

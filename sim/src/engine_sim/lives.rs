@@ -83,6 +83,7 @@ impl World {
                 self.note(format_args!("{shard} did not start: {reason}"));
                 let sim = self.node.shard(shard);
                 sim.hazard += 1;
+                sim.may_forget = true;
                 sim.disk.set_free_bytes(None);
                 self.crash(false);
             }
@@ -111,7 +112,11 @@ impl World {
         }
         match opened? {
             Ok(rebuilt) if !disk.is_stopped() => Ok(Ok(rebuilt)),
-            _ if disk.is_stopped() => Ok(Err(NotOpen::Died)),
+            _ if disk.is_stopped() => {
+                // It may have latched, or be taken for one that answered something.
+                self.node.shard(shard).may_forget = true;
+                Ok(Err(NotOpen::Died))
+            }
             // Copying the tail of a latched log needs room.
             Err(reason) if reason.contains("no space left") => Ok(Err(NotOpen::Failed(reason))),
             Err(reason) if !faulty && latch.is_none() => {
@@ -204,6 +209,13 @@ impl World {
                 "shard {shard}: damage where none was done: {report}"
             ));
         }
+        let sim = self.node.shard(shard);
+        if report.amnesiac && !sim.may_forget {
+            return Err(format!(
+                "shard {shard}: amnesiac, and nothing happened that it could forget by: {report}"
+            ));
+        }
+        sim.may_forget = report.amnesiac;
         let writer = LogWriter::new(opened.start, options);
         let memory = Memory {
             amnesiac: report.amnesiac,
@@ -287,6 +299,9 @@ impl World {
                 self.note(format_args!("{shard} amnesia settled: {}", settled.is_ok()));
                 if disk.is_stopped() {
                     self.die();
+                } else if settled.is_ok() {
+                    let sim = self.node.shard(shard);
+                    sim.may_forget &= sim.hazard != sim.hazard_at_open;
                 }
                 return Ok(());
             }
@@ -363,7 +378,9 @@ impl World {
             Err(NotOpen::Died) => self.die(),
             Err(NotOpen::Failed(reason)) => {
                 self.note(format_args!("{shard} could not reopen: {reason}"));
-                self.node.shard(shard).hazard += 1;
+                let sim = self.node.shard(shard);
+                sim.hazard += 1;
+                sim.may_forget = true;
                 let pause_us = (pause_us * 2).min(REOPEN_PAUSE_MOST_US);
                 self.plan(
                     pause_us,
@@ -520,6 +537,7 @@ impl World {
                 false => sim.disk.process_crash(),
             }
             sim.hazard += u64::from(power);
+            sim.may_forget |= power;
         }
         match power {
             true => self.node.data.power_cut(),

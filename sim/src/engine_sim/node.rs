@@ -44,6 +44,8 @@ pub(super) struct ShardSim {
     pub life: u64,
     /// Raised when something written but not durable may be lost.
     pub hazard: u64,
+    /// Something happened since the log last knew that it forgot nothing.
+    pub may_forget: bool,
     /// Of `hazard`, when this life began.
     pub hazard_at_open: u64,
     /// Everything below was checked to be safe on the disk.
@@ -111,6 +113,7 @@ impl Node {
             latched: false,
             life: 0,
             hazard: 1,
+            may_forget: false,
             hazard_at_open: 1,
             checked_durable: LogPosition(0),
             next_conn: 1,

@@ -60,6 +60,8 @@ pub(super) enum Happening {
         shard: u16,
         id: u64,
         file: ReadFile,
+        /// The file that had the name when the read was issued.
+        open: Option<u64>,
         offset: u64,
         len: u32,
     },
@@ -291,10 +293,11 @@ impl World {
                 shard,
                 id,
                 file,
+                open,
                 offset,
                 len,
             } => {
-                self.read(shard, id, file, offset, len);
+                self.read(shard, id, file, open, (offset, len));
                 Ok(())
             }
             Happening::Store { shard, job } => self.store(shard, job),

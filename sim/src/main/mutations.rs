@@ -80,6 +80,9 @@ fn line(check: &Check, outcome: &Outcome) -> String {
 }
 
 fn names(rules: &[Rule]) -> String {
+    if rules.is_empty() {
+        return "(nothing)".to_owned();
+    }
     let names: Vec<&str> = rules.iter().map(|rule| rule.name()).collect();
     names.join(" + ")
 }

@@ -28,6 +28,7 @@ const HOLE: Hunt = Directed("hole", a_hole_in_what_was_answered, 16);
 /// Every check.
 #[rustfmt::skip]
 pub const CHECKS: &[Check] = &[
+    check(&[], &[SAME, OTHER, HOLE, Log(2_000), Rot(2_000), Engine(ALL, 140)], Covered("themselves")),
     check(&[WholeBlocks], &[Log(2_000)], Violation),
     check(&[FreshSegment], &[Log(500)], Violation),
     check(&[ZeroedSegments], &[Engine(ALL, 140)], Violation),
@@ -45,7 +46,7 @@ pub const CHECKS: &[Check] = &[
     check(&[ReopenCopies], &[Log(500)], Violation),
     check(&[CopySyncedBeforeJump], &[Log(2_000)], Violation),
     check(&[ReopenJump], &[Log(500)], Violation),
-    check(&[MarkerAtRest], &[Engine(ALL, 140)], Violation),
+    check(&[MarkerAtRest], &[Log(500)], Violation),
     check(&[PredecessorCheck], &[SAME, OTHER, Log(2_000)], Covered("fresh-segment, epoch-check")),
     check(&[EpochCheck], &[SAME, OTHER, Log(2_000)], Covered("fresh-segment, predecessor-check")),
     check(&[EpochPersisted], &[SAME, OTHER, Log(2_000)], Covered("fresh-segment")),

@@ -267,8 +267,7 @@ impl<B: BatchBuffer> LogWriter<B> {
                 false => batch.end,
             };
             self.on_disk_below = batch.continues_from.unwrap_or(batch.end);
-            let follows = self.durable_next == batch.start || removed(Rule::DsyncContiguous);
-            if batch.dsync && follows {
+            if batch.dsync && (self.durable_next == batch.start || removed(Rule::DsyncContiguous)) {
                 self.durable_next = batch.end;
             }
             self.unreleased.pop_front();
