@@ -1,13 +1,13 @@
 //! The driver's part: effects into simulated I/O, completions into events.
 
-use shards::engine::{Effect, Event, Notice, ReadFile, ReadResult, ShardMessage};
+use shards::engine::{Effect, Event, Notice, ReadResult, ShardMessage};
 use shards::io::{BatchBuffer, Disk};
 use shards::log::{prepare_segment, segment_name, IoFailure, LogEffect, LogPosition};
 
 use shards::store::StoreJob;
 
 use super::{
-    world::{Happening, World},
+    world::{Happening, PendingRead, World},
     Checked,
 };
 use crate::{SimSync, SimWrite, VecBuffer};
@@ -119,18 +119,18 @@ impl World {
                 let after = self.delay(self.settings.write_us * 4);
                 // Through a descriptor that is open by now, as the driver's: what
                 // becomes of the file's name meanwhile does not matter.
-                let open = self.node.shard(shard).disk.id_of(&file.name());
-                self.plan(
-                    after,
-                    Happening::Read {
-                        shard,
-                        id,
-                        file,
-                        open,
-                        offset,
-                        len,
-                    },
-                );
+                let disk = &self.node.shard(shard).disk;
+                let open = disk.id_of(&file.name());
+                let before = disk.read(&file.name(), offset, u64::from(len));
+                let read = PendingRead {
+                    id,
+                    file,
+                    open,
+                    offset,
+                    len,
+                    before,
+                };
+                self.plan(after, Happening::Read { shard, read });
             }
             Effect::Store(job) => {
                 let after = self.delay(self.settings.sync_us * 4);
@@ -268,16 +268,23 @@ impl World {
     }
 
     /// As the driver does it: the answer goes to whichever engine is there.
-    pub(super) fn read(
-        &mut self,
-        shard: u16,
-        id: u64,
-        file: ReadFile,
-        open: Option<u64>,
-        (offset, len): (u64, u32),
-    ) {
+    pub(super) fn read(&mut self, shard: u16, read: PendingRead) -> Checked<()> {
+        let (id, name) = (read.id, read.file.name());
+        let (offset, len) = (read.offset, read.len);
         let disk = &self.node.shard(shard).disk;
+        let open = read.open;
         let bytes = open.and_then(|open| disk.read_open(open, offset, u64::from(len)));
+        let taken = |before: &[u8], now: &[u8]| {
+            // Zeros are written once; everything else stays as it is.
+            let mut pairs = before.iter().zip(now);
+            pairs.any(|(before, now)| *before != 0 && before != now)
+        };
+        let latched = self.node.shards[usize::from(shard)].latched;
+        if let (Some(before), Some(now), false) = (&read.before, &bytes, latched) {
+            if taken(before, now) {
+                return Err(format!("shard {shard}: {name} was let go under a read"));
+            }
+        }
         let result = bytes
             .map(|bytes| ReadResult { bytes })
             .ok_or_else(|| IoFailure {
@@ -285,10 +292,10 @@ impl World {
                 out_of_space: false,
             });
         self.note(format_args!(
-            "{shard} read {id} at {}+{offset} of {len}",
-            file.name()
+            "{shard} read {id} at {name}+{offset} of {len}"
         ));
         self.event(shard, Event::ReadDone { id, result });
+        Ok(())
     }
 
     /// A store job, done in one go; the process may die in the middle of it,

@@ -65,14 +65,18 @@ impl World {
         }
         // Whatever kept them from it is over now.
         let rates = self.settings.rates;
-        self.settings.rates.boot_crash = 0;
-        self.settings.rates.boot_error = 0;
-        self.settings.rates.store_crash = 0;
-        self.settings.rates.store_error = 0;
+        self.spare();
         self.start_life()?;
         self.await_that("the shards to serve", 60_000, |world| world.node.accepting)?;
         self.settings.rates = rates;
         Ok(())
+    }
+
+    /// Nothing strikes in openings and store jobs any more.
+    pub(super) fn spare(&mut self) {
+        let rates = &mut self.settings.rates;
+        (rates.boot_crash, rates.boot_error) = (0, 0);
+        (rates.store_crash, rates.store_error) = (0, 0);
     }
 
     pub(super) fn boot(&mut self, shard: u16) -> Checked<()> {

@@ -58,12 +58,7 @@ pub(super) enum Happening {
     },
     Read {
         shard: u16,
-        id: u64,
-        file: ReadFile,
-        /// The file that had the name when the read was issued.
-        open: Option<u64>,
-        offset: u64,
-        len: u32,
+        read: PendingRead,
     },
     Store {
         shard: u16,
@@ -121,6 +116,18 @@ pub(super) enum Happening {
     },
     /// A fault begins.
     Fault(Fault),
+}
+
+/// A read that was issued.
+pub(super) struct PendingRead {
+    pub id: u64,
+    pub file: ReadFile,
+    /// The file that had the name then.
+    pub open: Option<u64>,
+    pub offset: u64,
+    pub len: u32,
+    /// What stood there then.
+    pub before: Option<Vec<u8>>,
 }
 
 /// What goes wrong while a life lasts.
@@ -289,17 +296,7 @@ impl World {
                 self.prepared(shard, sequence, result);
                 Ok(())
             }
-            Happening::Read {
-                shard,
-                id,
-                file,
-                open,
-                offset,
-                len,
-            } => {
-                self.read(shard, id, file, open, (offset, len));
-                Ok(())
-            }
+            Happening::Read { shard, read } => self.read(shard, read),
             Happening::Store { shard, job } => self.store(shard, job),
             Happening::Stored { shard, done } => {
                 self.event(shard, Event::Stored(done));
