@@ -1,7 +1,7 @@
 //! Random histories of a node (`SEEDS=from..to` chooses others; the runner
 //! `cargo run --release -p tidegate-sim` does many).
 
-use tidegate_sim::engine_sim::{run, Summary, SCENARIOS};
+use tidegate_sim::engine_sim::{directed, run, Summary, SCENARIOS};
 
 /// Lines of the trace that a failing test shows.
 const TAIL: usize = 60;
@@ -105,5 +105,13 @@ fn seeds_that_once_failed_pass() {
         (153, "shards", "the log went on behind its clean marker"),
     ] {
         run_or_panic(seed, scenario);
+    }
+}
+
+#[test]
+fn what_a_checkpoint_covers_of_group_0_is_not_done_again() {
+    for seed in 0..8 {
+        directed::declares_during_a_capture(seed)
+            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
 }

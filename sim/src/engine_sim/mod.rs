@@ -19,6 +19,7 @@
 
 mod audit;
 mod client;
+pub mod directed;
 mod driver;
 mod journal;
 mod lives;
