@@ -14,8 +14,8 @@ pub fn run_table(only: &[String]) -> bool {
     quiet_panics();
     let start = Instant::now();
     let mut wrong = Vec::new();
-    println!("| removed | runs | where | what broke |");
-    println!("|---|---|---|---|");
+    println!("| removed | found after | of at most | by | what broke |");
+    println!("|---|---|---|---|---|");
     for check in CHECKS {
         let wanted = |rule: &Rule| only.iter().any(|name| name == rule.name());
         if !only.is_empty() && !check.removed.iter().any(wanted) {
@@ -62,19 +62,20 @@ pub fn run_one(removed: &[String], seeds: u64) -> bool {
 }
 
 fn line(check: &Check, outcome: &Outcome) -> String {
-    let names = names(check.removed);
-    let (runs, hits) = (outcome.runs, outcome.hits);
+    let (names, bound) = (names(check.removed), check.bound());
+    let hits = outcome.hits;
     match (&outcome.found, check.expected) {
         (Some(found), _) => {
             let what: String = found.what.chars().take(WHAT_CHARS).collect();
             let what = what.replace(['|', '\n'], " ");
-            format!("| {names} | {runs} | {} | {what} |", found.place)
+            let (runs, place) = (found.runs, &found.place);
+            format!("| {names} | {runs} | {bound} | {place} | {what} |")
         }
         (None, Expected::Covered(by)) => {
-            format!("| {names} | none in {runs} | | covered by {by}; asked {hits} times |")
+            format!("| {names} | never | {bound} | | kept by {by}; asked for {hits} times |")
         }
         (None, Expected::Violation) => {
-            format!("| {names} | NOT FOUND in {runs} | | asked {hits} times |")
+            format!("| {names} | NOT FOUND | {bound} | | asked for {hits} times |")
         }
     }
 }

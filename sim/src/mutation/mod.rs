@@ -25,6 +25,13 @@ pub struct Check {
     pub expected: Expected,
 }
 
+impl Check {
+    /// Most runs that it takes.
+    pub fn bound(&self) -> u64 {
+        self.hunts.iter().map(Hunt::bound).sum()
+    }
+}
+
 /// What a check must show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {

@@ -30,7 +30,7 @@ const HOLE: Hunt = Directed("hole", a_hole_in_what_was_answered, 16);
 /// Every check.
 #[rustfmt::skip]
 pub const CHECKS: &[Check] = &[
-    check(&[], &[SAME, OTHER, HOLE, DECLARES, Log(2_000), Rot(2_000), Engine(ALL, 140)], Covered("themselves")),
+    check(&[], &[SAME, OTHER, HOLE, DECLARES, Log(2_000), Rot(2_000), Engine(ALL, 140)], Covered("the rules")),
     check(&[WholeBlocks], &[Log(2_000)], Violation),
     check(&[FreshSegment], &[Log(500)], Violation),
     check(&[ZeroedSegments], &[Engine(ALL, 140)], Violation),
@@ -69,14 +69,14 @@ pub const CHECKS: &[Check] = &[
     check(&[MarkerOfLastOpen], &[Log(2_000)], Covered("marker-taken-first")),
     check(&[MarkerTakenFirst, MarkerOfLastOpen], &[Log(2_000)], Violation),
     check(&[SuperblockTurns], &[Log(2_000)], Violation),
-    check(&[SyncBeforeCheckpoint], &[Engine(ALL, 280)], Violation),
+    check(&[SyncBeforeCheckpoint], &[Engine(ALL, 700)], Violation),
     check(&[AnchorUnfinished], &[Engine(ALL, 700)], Violation),
-    check(&[AnchorApplied], &[Engine(ALL, 700)], Violation),
+    check(&[AnchorApplied], &[Engine(ALL, 1_400)], Violation),
     check(&[ReclaimPublished], &[Engine(ALL, 700)], Violation),
     check(&[CheckpointTurns], &[Engine(ALL, 700)], Violation),
     check(&[OtherRetired], &[Engine(ALL, 700)], Violation),
     check(&[CheckpointMadeDurable], &[Engine(ALL, 700)], Violation),
-    check(&[LoadRetiresOther], &[Engine(ALL, 700)], Violation),
+    check(&[LoadRetiresOther], &[Engine(ALL, 1_400)], Violation),
     check(&[BodyBeforeHead], &[Engine(ALL, 280)], Covered("checkpoint-verified")),
     check(&[CheckpointVerified], &[Engine(ALL, 280)], Covered("body-before-head")),
     check(&[BodyBeforeHead, CheckpointVerified], &[Engine(ALL, 700)], Violation),
