@@ -47,7 +47,7 @@ pub fn declares_during_a_capture(seed: u64) -> Result<(), String> {
         if world.node.checkpoints < checkpoints {
             return Err("no checkpoint was published".to_owned());
         }
-        world.crash(seed % 2 == 0);
+        world.crash(seed.is_multiple_of(2));
         world.start()?;
         world.audit(true)?;
         world.bring(CLIENT, 0);
