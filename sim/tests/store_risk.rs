@@ -39,3 +39,31 @@ fn a_checkpoint_that_something_was_let_go_under_outlives_power_cuts_in_starts() 
         assert_eq!(loaded, Some(serial), "seed {seed}");
     }
 }
+
+/// Without room for the second file every start writes the first checkpoint anew:
+/// nothing may be let go under it until there is room.
+#[test]
+fn nothing_is_let_go_under_a_first_checkpoint_that_stands_alone() {
+    let disk = SimDisk::new(Random::new(0));
+    let log_id = LogId(7);
+    let head = CheckpointHead {
+        log_id,
+        serial: 1,
+        anchor: Default::default(),
+        durable_next: LogPosition(9),
+        keep_from: LogPosition(5),
+        next_pack: 1,
+    };
+    // Room for one of the two files.
+    disk.set_free_bytes(Some(100_000));
+    let alone = store::publish(&disk, &head, &[vec![0; 9_000]], &mut |_, _| {});
+    assert_eq!(alone, Ok(false));
+    let keep_from = || {
+        let loaded = store::load(&disk, log_id).unwrap();
+        loaded.map(|checkpoint| checkpoint.head.keep_from)
+    };
+    assert_eq!(keep_from(), Some(LogPosition(0)));
+    disk.set_free_bytes(None);
+    assert_eq!(keep_from(), Some(LogPosition(5)));
+    assert_eq!(keep_from(), Some(LogPosition(5)));
+}

@@ -10,6 +10,7 @@ use argh::FromArgs;
 use serde::Serialize;
 use shards::{
     driver::offline::{inspect_directory, running_server, OfflineError, RunningServer, Stored},
+    engine::StoredRecords,
     log::{Inspected, Inspection},
 };
 use thiserror::Error;
@@ -206,9 +207,14 @@ impl<W: Write> Printer<W> {
             ));
         }
         if let Some(checkpoint) = &stored.checkpoint {
-            let (records, damaged) = (stored.records.records, stored.records.damaged);
+            let StoredRecords {
+                records,
+                packed,
+                damaged,
+                ..
+            } = &stored.records;
             self.line(format_args!(
-                "shard {shard}: {checkpoint}; {records} records are kept from before, {damaged} of them damaged"
+                "shard {shard}: {checkpoint}; {records} records are kept from before, {packed} of them in packed files, {damaged} damaged"
             ));
         }
         for (queue_id, partition, offset) in &stored.records.listed {
@@ -317,6 +323,8 @@ struct LogJson {
     checkpoint: Option<u64>,
     /// Records that it names from before its anchor.
     stored_records: u64,
+    /// Of them, those in packed files.
+    packed_records: u64,
     damaged_records: u64,
 }
 
@@ -345,6 +353,7 @@ impl LogJson {
             odd_paddings: log.odd_paddings,
             checkpoint: stored.checkpoint.map(|head| head.serial),
             stored_records: stored.records.records,
+            packed_records: stored.records.packed,
             damaged_records: stored.records.damaged,
             damaged: log
                 .damaged

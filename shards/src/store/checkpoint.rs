@@ -355,8 +355,12 @@ pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, Checkp
     ) {
         (Ok(()), _) => {
             retire(disk, other)?;
-            // Without room it is written anew next time, too.
-            let _ = make_unusable(disk, other);
+            let mut newest = newest;
+            if make_unusable(disk, other).is_err() {
+                // No room, perhaps. Then it is written anew next time, too, so
+                // nothing may be let go under it.
+                newest.head.keep_from = LogPosition(0);
+            }
             Ok(Some(newest))
         }
         (Err(_), Some((older, _))) => {

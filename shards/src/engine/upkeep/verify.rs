@@ -24,6 +24,8 @@ const ANY_DATA_GROUPS: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredRecords {
     pub records: u64,
+    /// Of them, those in packed files.
+    pub packed: u64,
     pub damaged: u64,
     /// Queue id, partition and offset of the first damaged ones.
     pub listed: Vec<(u64, u16, u64)>,
@@ -61,6 +63,9 @@ pub fn verify_stored(
                     return true;
                 }
                 found.records += 1;
+                if matches!(location, RecordLocation::Packed { .. }) {
+                    found.packed += 1;
+                }
                 if !reader.is_sound(&links, geometry, location, len) {
                     found.damaged += 1;
                     if found.listed.len() < MAX_LISTED {
