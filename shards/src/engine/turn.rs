@@ -123,7 +123,8 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let partition = self.timers.partitions.peek().map(|Reverse((due, _))| *due);
         let deadline = Some(self.timers.deadlines_due_ms()).filter(|due| *due != u64::MAX);
-        let own = [partition, deadline, self.stall_due_ms()]
+        let upkeep = self.upkeep_due_ms();
+        let own = [partition, deadline, self.stall_due_ms(), upkeep]
             .into_iter()
             .flatten()
             .min();

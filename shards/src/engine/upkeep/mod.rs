@@ -55,6 +55,8 @@ const RECENT_SEGMENTS: u64 = 2;
 const LOG_BYTES_PER_CHECKPOINT_BYTE: u64 = 4;
 /// Rest after a cycle that failed, or that a full disk began.
 const PAUSE_MS: u64 = 1_000;
+/// Rest after a cycle that met entries not yet applied.
+const APPLY_PAUSE_MS: u64 = 50;
 
 /// A packed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,27 +188,39 @@ impl<B: BatchBuffer> Engine<B> {
         self.log.is_idle() && self.upkeep.jobs == 0 && !self.reads.is_reading()
     }
 
-    fn begin_cycle(&mut self) -> Phase {
-        if !self.serving || self.server_ms < self.upkeep.retry_at_ms {
-            return Phase::Idle;
-        }
-        let frontiers = &self.frontiers;
-        let grown = frontiers
-            .durable_next
-            .0
-            .saturating_sub(self.upkeep.captured_from.0);
-        let geometry = self.log.geometry();
+    /// When a turn is due for the cycle to go on, in server time: nothing else
+    /// may happen for long.
+    pub(super) fn upkeep_due_ms(&self) -> Option<u64> {
+        let is_idle = matches!(self.upkeep.phase, Phase::Idle);
+        let waits = is_idle && !self.latched && !self.draining && self.is_cycle_due();
+        waits.then_some(self.upkeep.retry_at_ms)
+    }
+
+    /// A cycle has something to do, now or after its rest.
+    fn is_cycle_due(&self) -> bool {
+        let grown = self.grown_bytes();
         let body = self.upkeep.body_bytes * LOG_BYTES_PER_CHECKPOINT_BYTE;
-        let step = body.max(geometry.segment_bytes());
+        let step = body.max(self.log.geometry().segment_bytes());
         let full = self.room.full && grown > 0;
-        if grown < step && !full && !self.upkeep.unfinished {
+        self.serving && (grown >= step || full || self.upkeep.unfinished)
+    }
+
+    /// By which the durable log grew since the last capture began.
+    fn grown_bytes(&self) -> u64 {
+        let durable = self.frontiers.durable_next.0;
+        durable.saturating_sub(self.upkeep.captured_from.0)
+    }
+
+    fn begin_cycle(&mut self) -> Phase {
+        if self.server_ms < self.upkeep.retry_at_ms || !self.is_cycle_due() {
             return Phase::Idle;
         }
         self.upkeep.unfinished = false;
-        if full {
+        if self.room.full {
             self.upkeep.retry_at_ms = self.server_ms + PAUSE_MS;
         }
-        let current = geometry.segment_of(frontiers.durable_next);
+        let geometry = self.log.geometry();
+        let current = geometry.segment_of(self.frontiers.durable_next);
         let cut = geometry.start_of(current.saturating_sub(RECENT_SEGMENTS));
         Phase::Collecting(self.begin_collecting(cut))
     }
@@ -220,6 +234,7 @@ impl<B: BatchBuffer> Engine<B> {
             first.is_none_or(|place| place >= anchor.position)
         });
         if !in_front && !removed(Rule::AnchorApplied) {
+            self.upkeep.retry_at_ms = self.server_ms + APPLY_PAUSE_MS;
             return Phase::Idle;
         }
         self.upkeep.captured_from = anchor.position;
@@ -249,7 +264,8 @@ impl<B: BatchBuffer> Engine<B> {
             self.upkeep.releasable = head.keep_from;
             self.note_dead_packs(&captured);
         }
-        Phase::Syncing(Box::new(captured))
+        // It may be so already, and then nothing else calls for a turn.
+        self.publish_if_durable(Box::new(captured))
     }
 
     fn publish_if_durable(&mut self, mut captured: Box<Captured>) -> Phase {
