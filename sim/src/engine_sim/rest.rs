@@ -39,6 +39,10 @@ impl World {
             self.disconnect(client);
         }
         self.calm_down()?;
+        self.await_that("every checkpoint", GIVE_BACK_MS, |world| {
+            let engines = world.node.shards.iter().flat_map(|sim| &sim.engine);
+            world.node.down || engines.clone().all(|engine| engine.upkeep_is_at_rest())
+        })?;
         self.check_nothing_held()
     }
 

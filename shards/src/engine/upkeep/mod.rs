@@ -211,6 +211,11 @@ impl<B: BatchBuffer> Engine<B> {
         durable.saturating_sub(self.upkeep.captured_from.0)
     }
 
+    /// Nothing is left to pack, to capture or to publish for now.
+    pub fn upkeep_is_at_rest(&self) -> bool {
+        matches!(self.upkeep.phase, Phase::Idle) && !self.is_cycle_due()
+    }
+
     fn begin_cycle(&mut self) -> Phase {
         if self.server_ms < self.upkeep.retry_at_ms || !self.is_cycle_due() {
             return Phase::Idle;
