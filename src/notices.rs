@@ -254,6 +254,11 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             "the disk is below its low-water mark (disk_low_water): publishes are refused until it is not".to_owned(),
         ),
         Notice::DiskLow(false) => (LogLevel::Info, "the disk is above its low-water mark again".to_owned()),
+        Notice::IndexFull { full: true, mark } => (
+            LogLevel::Error,
+            format!("knowing what is unsettled takes all of index_memory ({} MiB): publishes are refused; consuming, settling, purging and deleting go on", mark >> 20),
+        ),
+        Notice::IndexFull { full: false, .. } => (LogLevel::Info, "index_memory has room again".to_owned()),
         Notice::NoRoom { cause, .. } => (
             LogLevel::Error,
             format!("the log's reserve is used up and nothing is written until there is room ({cause}): settles, purges and deletes stay in line, and whoever waits for one is told. Free space on its file system; it is taken up by itself"),

@@ -121,6 +121,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
             SyncChoice::Fdatasync => Some(SyncMethod::Fdatasync),
         },
         disk_low_water: options.disk_low_water,
+        index_memory: options.index_memory,
         window_bytes: options.window_bytes,
         max_connections: options.max_connections,
         peers: PeerLimits {

@@ -62,6 +62,9 @@ pub struct ServeOptions {
     /// Free bytes of the data directory's file system below which publishes are
     /// refused; `None`: a twentieth of it, at most 1 GiB. 0 = only when full.
     pub disk_low_water: Option<u64>,
+    /// Memory per shard for knowing what is unsettled; at it publishes are
+    /// refused. `None`: half of the machine's over all shards.
+    pub index_memory: Option<u64>,
     /// Below 2^24.
     pub node_id: u32,
     /// Data groups of a new directory.
@@ -96,6 +99,7 @@ impl Default for ServeOptions {
             backlog_bytes: 32 << 20,
             spare_segments: 2,
             disk_low_water: None,
+            index_memory: None,
             node_id: 1,
             data_groups: 32,
             window_bytes: 16 << 20,
@@ -145,6 +149,7 @@ struct File {
     backlog_limit: Option<Size>,
     spare_segments: Option<u32>,
     disk_low_water: Option<Size>,
+    index_memory: Option<Size>,
     node_id: Option<u32>,
     data_groups: Option<u32>,
     window_size: Option<Size>,
@@ -200,6 +205,7 @@ impl ServeOptions {
                 .map_or(default.backlog_bytes, |size| size.0),
             spare_segments: file.spare_segments.unwrap_or(default.spare_segments),
             disk_low_water: file.disk_low_water.map(|size| size.0),
+            index_memory: file.index_memory.map(|size| size.0),
             node_id: file.node_id.unwrap_or(default.node_id),
             data_groups: file.data_groups.unwrap_or(default.data_groups),
             window_bytes: file.window_size.map_or(default.window_bytes, |size| {
@@ -273,6 +279,10 @@ impl ServeOptions {
             64,
             "1 to 64",
         )?;
+        if let Some(bytes) = self.index_memory {
+            let range = "1MiB to 1024GiB";
+            within("index_memory", bytes, 1 << 20, 1 << 40, range)?;
+        }
         within(
             "node_id",
             self.node_id.into(),
@@ -384,6 +394,7 @@ mod tests {
             backlog_limit = "8MiB"
             spare_segments = 2
             disk_low_water = "3GiB"
+            index_memory = "512MiB"
             node_id = 9
             data_groups = 8
             window_size = "128KiB"
@@ -408,6 +419,7 @@ mod tests {
             backlog_bytes: 8 << 20,
             spare_segments: 2,
             disk_low_water: Some(3 << 30),
+            index_memory: Some(512 << 20),
             node_id: 9,
             data_groups: 8,
             window_bytes: 128 << 10,

@@ -343,3 +343,91 @@ async fn sigterm_under_load_drains_marks_the_directory_clean_and_loses_nothing()
         journal.lock().unwrap().places() as u64
     );
 }
+
+/// Publishes small records in batches until one is refused as overloaded; gives
+/// how many were confirmed.
+async fn fill_index(client: &Client) -> u64 {
+    let publisher = client.publisher(QUEUE).await.unwrap();
+    let mut batch = Batch::new();
+    for _ in 0..4096 {
+        batch.push("small").unwrap();
+    }
+    for sent in 0..100 {
+        match publisher.send_batch(&batch).await.unwrap().await {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.code(), Some(ErrorCode::Overloaded), "{error}");
+                assert!(!error.is_unknown(), "refused is not unknown");
+                assert!(
+                    error.to_string().contains("index_memory (1 MiB)"),
+                    "{error}"
+                );
+                return sent * 4096;
+            }
+        }
+    }
+    panic!("409 600 records went into 1 MiB of index");
+}
+
+async fn is_accepted(client: &Client) -> bool {
+    match client.publish(QUEUE, "one more").await {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.code(), Some(ErrorCode::Overloaded), "{error}");
+            false
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_index_at_its_memory_mark_refuses_publishes_and_nothing_else() {
+    let home = Home::new(1).with("index_memory = \"1MiB\"");
+    let server = home.start();
+    let client = server.client().await;
+    client.declare(QUEUE).await.unwrap();
+    let full = fill_index(&client).await;
+    // 20 bytes a record and what a chunk and a queue take.
+    assert!((40_000..57_000).contains(&full), "{full}");
+    assert!(!is_accepted(&client).await);
+    let declared = client.declare("another").await;
+    let refused = declared.unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::Overloaded), "{refused}");
+
+    // All the same after a crash: what is confirmed is served first.
+    server.kill();
+    let server = home.start();
+    let client = server.client().await;
+    assert_eq!(count(&client).await.ready, full);
+    assert!(!is_accepted(&client).await);
+    let said = server.errors();
+    assert!(
+        said.iter().any(|line| line.contains("index_memory")),
+        "{said:?}"
+    );
+
+    let options = client::SubscribeOptions {
+        max_deliveries: Some(10_000),
+        ..Default::default()
+    };
+    let mut subscription = client.subscribe_with(QUEUE, options).await.unwrap();
+    let mut settles = Vec::new();
+    for _ in 0..10_000 {
+        let delivery = soon("a delivery", subscription.next()).await.unwrap();
+        settles.push(delivery.unwrap().ack_confirmed());
+    }
+    for settle in settles {
+        soon("a settle", settle).await.unwrap();
+    }
+    assert_eq!(count(&client).await.acknowledged, 10_000);
+    assert!(is_accepted(&client).await, "an eighth is free again");
+    fill_index(&client).await;
+    client.purge(QUEUE).await.unwrap();
+    assert!(is_accepted(&client).await);
+    client.declare("another").await.unwrap();
+    fill_index(&client).await;
+    client.delete(QUEUE).await.unwrap();
+    // The shard drops its part after group 0 said so.
+    let room = async { while client.publish("another", "room").await.is_err() {} };
+    soon("room for another", room).await;
+    server.stop();
+}

@@ -77,6 +77,12 @@ fn memory() -> Option<u64> {
     Some(group_limits().fold(total, u64::min))
 }
 
+/// Memory for a shard's index of unsettled records: half of what this process
+/// may use, over all shards. No bound where `/proc` does not say.
+pub(super) fn index_memory(shards: u16) -> u64 {
+    memory().map_or(u64::MAX, |have| have / 2 / u64::from(shards.max(1)))
+}
+
 /// Limits of the control groups (version 2) around this process.
 fn group_limits() -> impl Iterator<Item = u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -63,6 +63,9 @@ pub struct ServerOptions {
     /// Free bytes of the file system below which publishes are refused; `None`:
     /// a twentieth of it, at most 1 GiB.
     pub disk_low_water: Option<u64>,
+    /// Memory that a shard's index of unsettled records may take before publishes
+    /// are refused, bytes; `None`: half of the machine's over all shards.
+    pub index_memory: Option<u64>,
     /// Publish bytes a connection may have unanswered.
     pub window_bytes: u32,
     /// `None`: as many as descriptors allow.
@@ -392,6 +395,10 @@ impl Launch<'_> {
             random: random_u64().map_err(StartError::Thread)?,
             window_bytes: self.options.window_bytes,
             read_cache_bytes: self.options.read_cache_bytes,
+            index_memory_bytes: self.options.index_memory.unwrap_or_else(|| {
+                let shards = self.directory.identity.place.shards;
+                super::machine::index_memory(shards)
+            }),
             server: self.options.version.clone(),
         })
     }

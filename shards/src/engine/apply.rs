@@ -1,14 +1,13 @@
-//! Committed entries into the state machines: the same code live and at boot.
+//! Committed entries, applied, and what becomes of whoever waits for them.
 
 use wire::{
     error::{ErrorCode, Outcome},
-    message::LossReport,
-    record::Records,
     vocabulary::Boundary,
 };
 
 use super::{
-    core::{Engine, Map},
+    applier::{Applied, Applier},
+    core::Engine,
     gates::{Gate, GateAction, Origin},
     partition::{PartitionKey, PartitionSlot},
     types::{Loss, Notice},
@@ -17,269 +16,8 @@ use crate::{
     group::{Committed, GroupId},
     io::BatchBuffer,
     log::LogPosition,
-    state::{
-        command::Command,
-        meta::MetaCommand,
-        queue::{AppendedRecord, RecordLocation},
-    },
+    state::meta::MetaCommand,
 };
-
-/// What a command did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Applied {
-    Nothing,
-    Appended {
-        key: PartitionKey,
-        first: u64,
-        count: u32,
-        bytes: u64,
-    },
-    Settled {
-        key: PartitionKey,
-    },
-    Readied {
-        key: PartitionKey,
-    },
-    Marked {
-        key: PartitionKey,
-        mark: u64,
-    },
-    Purged {
-        key: PartitionKey,
-        records: u64,
-    },
-    Created {
-        key: PartitionKey,
-    },
-    Dropped,
-    Weakened,
-    NewGeneration {
-        key: PartitionKey,
-        /// The one that lost its end.
-        lost_from: u32,
-        first_lost: u64,
-    },
-}
-
-/// A group's log as a command sees it.
-pub(super) struct Applier<'a> {
-    pub partitions: &'a mut Map<PartitionKey, PartitionSlot>,
-    /// Used again for each append.
-    pub appended: &'a mut Vec<AppendedRecord>,
-    pub group: GroupId,
-    pub generation: u32,
-    /// Largest time stamp seen, in ms.
-    pub stamp_ms: &'a mut u64,
-}
-
-impl Applier<'_> {
-    /// Applies a command whose payload byte `i` stands at `place(i)`. What
-    /// does not decode was checked before it was proposed: it changes nothing
-    /// and is named in the error.
-    pub(super) fn apply(
-        &mut self,
-        payload: &[u8],
-        place: &dyn Fn(u32) -> LogPosition,
-    ) -> Result<Applied, String> {
-        let command = Command::decode(payload).map_err(|error| error.to_string())?;
-        match command {
-            Command::Append {
-                queue_id,
-                partition,
-                stamp_ms,
-                records,
-                ..
-            } => {
-                let key = PartitionKey {
-                    queue_id,
-                    partition,
-                };
-                let head = (payload.len() - records.len()) as u32;
-                self.append(key, stamp_ms, records, &|at| place(head + at))
-            }
-            Command::Settle {
-                queue_id,
-                partition,
-                stamp_ms,
-                kind,
-                due_ms,
-                items,
-            } => {
-                let key = PartitionKey {
-                    queue_id,
-                    partition,
-                };
-                self.see(stamp_ms);
-                let Some(slot) = self.partitions.get_mut(&key) else {
-                    return Ok(Applied::Nothing);
-                };
-                for (offset, attempt) in items.iter() {
-                    if !slot.is_named(offset) {
-                        continue;
-                    }
-                    slot.machine
-                        .apply_settle(kind, due_ms, &[(offset, attempt)]);
-                }
-                Ok(Applied::Settled { key })
-            }
-            Command::LeaseEnded {
-                queue_id,
-                partition,
-                cause,
-                items,
-            } => {
-                let key = PartitionKey {
-                    queue_id,
-                    partition,
-                };
-                let Some(slot) = self.partitions.get_mut(&key) else {
-                    return Ok(Applied::Nothing);
-                };
-                for (offset, attempt) in items.iter() {
-                    slot.machine.apply_lease_ended(cause, &[(offset, attempt)]);
-                }
-                Ok(Applied::Readied { key })
-            }
-            Command::DispatchMark {
-                queue_id,
-                partition,
-                mark,
-            } => {
-                let key = PartitionKey {
-                    queue_id,
-                    partition,
-                };
-                let Some(slot) = self.partitions.get_mut(&key) else {
-                    return Ok(Applied::Nothing);
-                };
-                slot.machine.apply_mark(mark);
-                Ok(Applied::Marked { key, mark })
-            }
-            Command::Purge {
-                queue_id,
-                partition,
-                below,
-                keep,
-            } => {
-                let key = PartitionKey {
-                    queue_id,
-                    partition,
-                };
-                let Some(slot) = self.partitions.get_mut(&key) else {
-                    return Ok(Applied::Nothing);
-                };
-                let keep: Vec<(u64, u32)> = keep.iter().collect();
-                let below = slot.gap_at.unwrap_or(below).min(below);
-                let records = slot.machine.apply_purge(below, &keep);
-                Ok(Applied::Purged { key, records })
-            }
-            Command::Create(spec) => {
-                let slot = PartitionSlot::new(spec, self.group, self.generation);
-                let key = slot.key;
-                // Asked for twice when a directory came while the first was under way.
-                if self.partitions.contains_key(&key) {
-                    return Ok(Applied::Nothing);
-                }
-                self.partitions.insert(key, slot);
-                Ok(Applied::Created { key })
-            }
-            Command::Drop {
-                queue_id,
-                partition,
-            } => {
-                self.partitions.remove(&PartitionKey {
-                    queue_id,
-                    partition,
-                });
-                Ok(Applied::Dropped)
-            }
-            Command::Weaken => Ok(Applied::Weakened),
-            Command::NewGeneration {
-                queue_id,
-                partition,
-                generation,
-                first_lost,
-            } => self.new_generation(
-                PartitionKey {
-                    queue_id,
-                    partition,
-                },
-                generation,
-                first_lost,
-            ),
-        }
-    }
-
-    fn append(
-        &mut self,
-        key: PartitionKey,
-        stamp_ms: u64,
-        records: &[u8],
-        place: &dyn Fn(u32) -> LogPosition,
-    ) -> Result<Applied, String> {
-        self.see(stamp_ms);
-        let Some(slot) = self.partitions.get_mut(&key) else {
-            return Ok(Applied::Nothing);
-        };
-        self.appended.clear();
-        let mut at = 0;
-        for record in Records::new(records) {
-            let record = record.map_err(|error| error.to_string())?;
-            let len = record.bytes.len() as u32;
-            let location = RecordLocation::Ring(place(at).0);
-            let not_before_ms = record.not_before_ms;
-            self.appended.push(AppendedRecord {
-                location,
-                len,
-                not_before_ms,
-            });
-            at += len;
-        }
-        let first = slot.machine.apply_append(stamp_ms, self.appended);
-        let (count, bytes) = (self.appended.len() as u32, records.len() as u64);
-        slot.unsynced_bytes += bytes;
-        Ok(Applied::Appended {
-            key,
-            first,
-            count,
-            bytes,
-        })
-    }
-
-    fn new_generation(
-        &mut self,
-        key: PartitionKey,
-        generation: u32,
-        first_lost: u64,
-    ) -> Result<Applied, String> {
-        let Some(slot) = self.partitions.get_mut(&key) else {
-            return Ok(Applied::Nothing);
-        };
-        if generation <= slot.generation {
-            return Ok(Applied::Nothing);
-        }
-        let lost_from = slot.generation;
-        slot.losses.push(LossReport {
-            generation: lost_from,
-            first_lost,
-            highest_known_confirmed_next: 0,
-        });
-        slot.generation = generation;
-        slot.gap_at = None;
-        // Everything of an older generation may have been handed out.
-        slot.machine
-            .flag_redelivered_below(slot.machine.next_offset());
-        Ok(Applied::NewGeneration {
-            key,
-            lost_from,
-            first_lost,
-        })
-    }
-
-    fn see(&mut self, stamp_ms: u64) {
-        *self.stamp_ms = (*self.stamp_ms).max(stamp_ms);
-    }
-}
 
 impl<B: BatchBuffer> Engine<B> {
     /// Applies a committed entry and answers whoever waits for it.
@@ -291,7 +29,9 @@ impl<B: BatchBuffer> Engine<B> {
         if group == GroupId::META.0 {
             return self.apply_meta_entry(entry, origin);
         }
-        match self.apply_payload(group, entry) {
+        let applied = self.apply_payload(group, entry);
+        self.watch_index();
+        match applied {
             Ok(applied) => self.after_apply(group, entry, applied, origin),
             Err(reason) => self.not_applied(group, entry, origin, &reason),
         }
@@ -346,6 +86,7 @@ impl<B: BatchBuffer> Engine<B> {
             group: GroupId(group),
             generation,
             stamp_ms: &mut stamp_ms,
+            index_bytes: &mut self.room.index_bytes,
         };
         let (log, position, len) = (&self.log, entry.payload, entry.len as usize);
         let mut gathered = Vec::new();

@@ -6,7 +6,7 @@ use thiserror::Error;
 use wire::vocabulary::Boundary;
 
 use super::{
-    apply::{Applied, Applier},
+    applier::{Applied, Applier},
     core::{map, Engine, Map},
     directory::Directory,
     gates::{GroupSlot, Origin},
@@ -60,6 +60,8 @@ pub struct Boot {
     /// least: replay begins somewhere below.
     covered: BTreeMap<u32, u64>,
     upkeep: Option<(CheckpointHead, u64, BTreeMap<u32, PackFile>)>,
+    /// Memory that the partitions take, see [`PartitionSlot::account`].
+    index_bytes: u64,
 }
 
 impl Boot {
@@ -74,6 +76,7 @@ impl Boot {
             stamp_ms: 0,
             covered: BTreeMap::new(),
             upkeep: None,
+            index_bytes: 0,
         }
     }
 
@@ -85,6 +88,9 @@ impl Boot {
         let data_groups = self.config.place.shard_of_group.len().saturating_sub(1) as u32;
         let restored = Restored::read(&checkpoint.body, data_groups)?;
         self.partitions = restored.partitions;
+        for slot in self.partitions.values_mut() {
+            slot.account(&mut self.index_bytes);
+        }
         self.covered = restored
             .groups
             .iter()
@@ -204,6 +210,7 @@ impl Boot {
             group: GroupId(item.group),
             generation,
             stamp_ms: &mut self.stamp_ms,
+            index_bytes: &mut self.index_bytes,
         };
         if applier.apply(payload, place)? == Applied::Weakened {
             if let Some(recovered) = self.groups.get_mut(&item.group) {
@@ -347,7 +354,7 @@ impl Boot {
             clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms + 1),
             draining: false,
             sealed: false,
-            room: Room::default(),
+            room: Room::new(self.index_bytes),
             serving: false,
             serving_in_doubt: true,
             latched: false,
@@ -358,6 +365,7 @@ impl Boot {
             log,
         };
         engine.finish_generations();
+        engine.watch_index();
         Ok(engine)
     }
 }

@@ -18,6 +18,7 @@
 //! A crash leaves behind: the log, from which `boot` rebuilds everything but
 //! leases, credit and connections.
 
+mod applier;
 mod apply;
 mod boot;
 mod connection;

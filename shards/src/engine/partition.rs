@@ -12,6 +12,10 @@ use crate::{
     state::{command::PartitionSpec, queue::Partition},
 };
 
+/// What a partition without records takes in memory, about, as measured with
+/// 100 000 of them: in its shard, in the directory and in group 0's state.
+const PARTITION_BYTES: u64 = 2_400;
+
 /// Queue id and partition number: unique for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct PartitionKey {
@@ -52,6 +56,8 @@ pub(super) struct PartitionSlot {
     /// written end, since nothing is applied before it is written.
     pub durable_next: u64,
     pub unsynced_bytes: u64,
+    /// What the partition takes in memory, as last accounted.
+    pub accounted_bytes: u64,
     /// Acknowledges gathered in this turn, encoded, and who asked for a confirm.
     pub acknowledges: Vec<u8>,
     pub settle_replies: Vec<SettleReply>,
@@ -86,6 +92,7 @@ impl PartitionSlot {
             packed_below: 0,
             durable_next: 0,
             unsynced_bytes: 0,
+            accounted_bytes: 0,
             acknowledges: Vec::new(),
             settle_replies: Vec::new(),
             gathered: false,
@@ -94,6 +101,13 @@ impl PartitionSlot {
             armed_ms: u64::MAX,
             read_pause_until_ms: 0,
         }
+    }
+
+    /// Brings the shard's sum up to date with what the partition takes now.
+    pub(super) fn account(&mut self, sum: &mut u64) {
+        let now = PARTITION_BYTES + self.machine.index_bytes();
+        *sum = (*sum + now).saturating_sub(self.accounted_bytes);
+        self.accounted_bytes = now;
     }
 
     /// False for an offset behind a gap: it may be another record's now, and a

@@ -1,17 +1,21 @@
-//! Room on the disk: what is refused when there is little, and what is said to
-//! those who wait when there is none.
+//! Room on the disk and in memory: what is refused when there is little, and what
+//! is said to those who wait when there is none.
 //!
-//! 1. Once no further segment can be made for want of space, or the disk is
+//! 1. Once the index of the shard's partitions, the one thing in its memory that
+//!    grows with what is unsettled, has reached its mark, publishes and
+//!    declarations are refused as overloaded, until an eighth of it is free again.
+//!    All else goes on. So it is too when a start brings back more than the mark.
+//! 2. Once no further segment can be made for want of space, or the disk is
 //!    below its low-water mark, publishes and declarations of new queues are
 //!    refused. The segments that are ready then, and the one that the log holds
 //!    back for this, are the reserve: deliveries, settles, lease ends, purges and
 //!    deletes go on in them, and what they free is recycled.
-//! 2. When the log stands still because no further segment can be made, for
+//! 3. When the log stands still because no further segment can be made, for
 //!    whatever reason, nothing waits in silence: after [`STALL_MS`] whoever asked
 //!    is told. What was asked stays in line and takes effect once there is room,
 //!    so the outcome is "unknown". Lease ends and settles that nobody waits for
 //!    stay in line too; each record has at most one of them there.
-//! 3. Each change is said once.
+//! 4. Each change is said once.
 
 use wire::error::ErrorCode;
 
@@ -31,12 +35,26 @@ pub(super) struct Room {
     pub full: bool,
     /// The disk is below its low-water mark.
     low: bool,
+    /// Memory that the partitions take, see `PartitionSlot::account`.
+    pub index_bytes: u64,
+    /// The index reached its mark.
+    index_full: bool,
     /// Segments cannot be made for another reason, and that was said.
     failing: bool,
     /// The log has not got beyond this place since then.
     stalled: Option<(LogPosition, u64)>,
     /// That it stands still was said.
     told: bool,
+}
+
+impl Room {
+    /// For partitions that take so much memory.
+    pub(super) fn new(index_bytes: u64) -> Self {
+        Room {
+            index_bytes,
+            ..Room::default()
+        }
+    }
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -66,8 +84,26 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
+    /// Looks whether the index reached its mark, or is well below again.
+    pub(super) fn watch_index(&mut self) {
+        let (bytes, mark) = (self.room.index_bytes, self.config.index_memory_bytes);
+        let full = match self.room.index_full {
+            true => bytes > mark - mark / 8,
+            false => bytes >= mark,
+        };
+        if full != self.room.index_full {
+            self.room.index_full = full;
+            self.notices.push(Notice::IndexFull { full, mark });
+        }
+    }
+
     /// Why there is no room for a publish.
     pub(super) fn refuses_for_room(&self) -> Result<(), Refusal> {
+        if self.room.index_full {
+            let mark = self.config.index_memory_bytes >> 20;
+            let message = format!("knowing what is unsettled takes all of this shard's index_memory ({mark} MiB); consume, purge or delete, or raise it, then retry");
+            return Err((ErrorCode::Overloaded, message));
+        }
         let message = if self.room.full {
             "the disk has no room for a new log segment; free space on its file system, or consume, purge or delete, then retry"
         } else if self.room.low {

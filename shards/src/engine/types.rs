@@ -77,6 +77,9 @@ pub struct EngineConfig {
     pub window_bytes: u32,
     /// Bytes of chunks read back from disk that are kept.
     pub read_cache_bytes: u64,
+    /// Memory that the index of unsettled records may take before publishes are
+    /// refused.
+    pub index_memory_bytes: u64,
     /// Server name and version for hello.
     pub server: String,
 }
@@ -225,6 +228,8 @@ pub enum Notice {
     DiskFull(bool),
     /// The disk is below its low-water mark, or above it again.
     DiskLow(bool),
+    /// The index of unsettled records reached its mark, or is well below again.
+    IndexFull { full: bool, mark: u64 },
     /// The log stands still: what it waits for has no room, and no segment,
     /// which has so many bytes, can be made.
     NoRoom { cause: String, segment_bytes: u64 },

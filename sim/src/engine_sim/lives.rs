@@ -241,6 +241,7 @@ impl World {
             random: self.random.number(),
             window_bytes: self.settings.window_bytes,
             read_cache_bytes: self.settings.read_cache_bytes,
+            index_memory_bytes: self.settings.index_memory_bytes,
             server: "tidegate-sim".to_owned(),
         }
     }

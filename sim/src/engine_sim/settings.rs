@@ -49,6 +49,7 @@ pub struct Settings {
     pub boot_directory: bool,
     pub window_bytes: u32,
     pub read_cache_bytes: u64,
+    pub index_memory_bytes: u64,
     pub rates: FaultRates,
     /// Longest delay of a write, a sync and a message between shards, in us.
     pub write_us: u64,
@@ -80,6 +81,7 @@ impl Settings {
             boot_directory: true,
             window_bytes: 1 << 20,
             read_cache_bytes: 1 << 20,
+            index_memory_bytes: u64::MAX,
             rates: FaultRates {
                 power_cut: 0,
                 clean_stop: 0,
@@ -126,6 +128,7 @@ impl Settings {
             boot_directory: random.chance(3, 4),
             window_bytes: random.pick(&[64 << 10, 1 << 20]),
             read_cache_bytes: random.pick(&[1 << 20, 8 << 20]),
+            index_memory_bytes: u64::MAX,
             rates: FaultRates {
                 power_cut: 45,
                 clean_stop: 15,

@@ -89,7 +89,7 @@ impl Partition {
         while more && shown < budget {
             more = self.slots.snapshot_chunk(|offset, slot| {
                 shown += 1;
-                seen(slot.location(), slot.len);
+                seen(slot.location(), slot.len());
                 run.add(offset, slot, out);
             });
         }
@@ -196,7 +196,7 @@ impl Partition {
     ) -> Option<u64> {
         let slots = self.slots.walk(from, self.slots.next_offset());
         for (seen, (offset, slot)) in slots.enumerate() {
-            if seen >= most || !visit(offset, slot.location(), slot.len) {
+            if seen >= most || !visit(offset, slot.location(), slot.len()) {
                 return Some(offset);
             }
         }
@@ -251,8 +251,8 @@ impl Run {
             (self.packed, self.first, self.place) = (packed, offset, place);
             self.attempts = slot.attempts;
         }
-        self.lengths.push(slot.len);
-        self.next_place = place.saturating_add(u64::from(slot.len));
+        self.lengths.push(slot.len());
+        self.next_place = place.saturating_add(u64::from(slot.len()));
     }
 
     fn flush(&mut self, out: &mut Vec<u8>) {

@@ -92,7 +92,7 @@ impl Partition {
         }
         let pick = self.ready.pick(&self.slots, self.mark.opened())?;
         let slot = self.slots.get(pick.offset)?;
-        Some((slot.location(), slot.len))
+        Some((slot.location(), slot.len()))
     }
 
     /// Leases the next record to the next consumer with credit, fairly;
@@ -117,7 +117,7 @@ impl Partition {
             *slot
         })?;
         self.ready.take(pick);
-        self.consumers.charge(key, slot.len);
+        self.consumers.charge(key, slot.len());
         let lease = Lease {
             ends_ms: self.now_ms.saturating_add(self.spec.lease_ms),
             offset: pick.offset,
@@ -134,7 +134,7 @@ impl Partition {
             attempt: slot.attempt(),
             redelivered,
             location: slot.location(),
-            len: slot.len,
+            len: slot.len(),
         })
     }
 
@@ -154,7 +154,7 @@ impl Partition {
         };
         self.ready.give_back(offset);
         self.leases.forget(offset, attempt);
-        self.consumers.undo_charge(slot.holder, slot.len);
+        self.consumers.undo_charge(slot.holder, slot.len());
         let flagged = self.is_redelivery(offset, slot.attempts);
         self.redelivered = self.redelivered.saturating_sub(u64::from(flagged));
     }
@@ -227,7 +227,7 @@ impl Partition {
             };
             let lapsed = self.slots.modify(lease.offset, |slot| {
                 slot.state = SlotState::Ended;
-                (slot.holder, slot.len)
+                (slot.holder, slot.len())
             });
             if let Some((holder, len)) = lapsed {
                 self.consumers.lapse(holder, len);

@@ -123,6 +123,10 @@ pub struct PartitionCounts {
     pub oldest_ready_age_ms: u64,
 }
 
+/// What a record takes beside its slot where it waits in an order of its own,
+/// by due time, by offset or by the end of its lease.
+const LISTED_BYTES: u64 = 32;
+
 /// Time a release is to be delayed when the client asks for none, in ms, by
 /// the attempt that it ends: a record that is released again and again must
 /// not keep a core busy.
@@ -239,8 +243,23 @@ impl Partition {
                 SlotState::Fresh | SlotState::Returned | SlotState::Ended => RecordState::Ready,
                 SlotState::Leased | SlotState::Settling => RecordState::Leased,
             };
-            visit(offset, state, slot.attempts, slot.location(), slot.len);
+            visit(offset, state, slot.attempts, slot.location(), slot.len());
         }
+    }
+
+    /// Memory that knowing the unsettled records takes, in bytes, about.
+    pub fn index_bytes(&self) -> u64 {
+        let listed = [
+            SlotState::Delayed,
+            SlotState::Returned,
+            SlotState::Leased,
+            SlotState::Settling,
+        ];
+        let listed: u64 = listed
+            .into_iter()
+            .map(|state| self.slots.count(state))
+            .sum();
+        self.slots.held_bytes() + listed * LISTED_BYTES
     }
 
     /// Not back in the ready ones yet.

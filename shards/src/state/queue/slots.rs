@@ -1,6 +1,6 @@
 //! What is known of each unsettled record, by offset.
 //!
-//! Owns: the slots, 24 bytes each, in chunks of 256 offsets, and how many are
+//! Owns: the slots, 20 bytes each, in chunks of 256 offsets, and how many are
 //! in each state. A chunk whose records are all settled is freed, so one
 //! unsettled record pins the memory of its own chunk only.
 //!
@@ -17,6 +17,8 @@ use super::RecordLocation;
 
 /// Offsets per chunk.
 const CHUNK: u64 = 256;
+/// Memory that a chunk takes beside its slots, about.
+const CHUNK_BYTES: u64 = 64;
 
 /// Where an unsettled record stands. Which states are the log's and which the
 /// leader's memory is said in the module head of `queue`.
@@ -46,43 +48,66 @@ const STATES: usize = 8;
 /// One record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
-    place: u64,
-    pub(super) len: u32,
+    /// Where it stands, low half first, without the highest bit: of a position
+    /// that is never set. In two halves, or the slot would be aligned to 8.
+    place: [u32; 2],
     /// Deliveries that have ended.
     pub(super) attempts: u32,
     /// Slab key of the consumer, while leased.
     pub(super) holder: u32,
+    /// Encoded bytes, little-endian.
+    len: [u8; 3],
     pub(super) state: SlotState,
-    packed: bool,
 }
 
-const _: () = assert!(size_of::<Slot>() == 24);
+const _: () = assert!(size_of::<Slot>() == 20);
+
+/// Set in the high half of the place of a packed record.
+const PACKED: u32 = 1 << 31;
+
+/// Most encoded bytes of a record.
+const MAX_LEN: u32 = (1 << 24) - 1;
+const _: () = assert!(wire::limits::MAX_FRAME_BYTES as u64 <= MAX_LEN as u64 + 1);
 
 impl Slot {
+    /// A record that fits into no frame, or stands where nothing can, is none:
+    /// `is_possible` said so.
     fn new(location: RecordLocation, len: u32) -> Self {
-        let (place, packed) = match location {
-            RecordLocation::Ring(position) => (position, false),
-            RecordLocation::Packed { file, at } => (u64::from(file) << 32 | u64::from(at), true),
-        };
+        let [a, b, c, _] = len.to_le_bytes();
         Slot {
-            place,
-            len,
+            place: place_of(location),
+            len: [a, b, c],
             attempts: 0,
             holder: 0,
             state: SlotState::Gated,
-            packed,
         }
     }
 
+    /// Whether a slot can hold that. All that came in by a frame can be held.
+    fn is_possible(location: RecordLocation, len: u32) -> bool {
+        let fits = match location {
+            RecordLocation::Ring(position) => position >> 63 == 0,
+            RecordLocation::Packed { file, .. } => file & PACKED == 0,
+        };
+        fits && len <= MAX_LEN
+    }
+
     pub(super) fn location(&self) -> RecordLocation {
-        if self.packed {
+        let [low, high] = self.place;
+        if high & PACKED != 0 {
             RecordLocation::Packed {
-                file: (self.place >> 32) as u32,
-                at: self.place as u32,
+                file: high & !PACKED,
+                at: low,
             }
         } else {
-            RecordLocation::Ring(self.place)
+            RecordLocation::Ring(u64::from(high) << 32 | u64::from(low))
         }
+    }
+
+    /// Encoded bytes.
+    pub(super) fn len(&self) -> u32 {
+        let [a, b, c] = self.len;
+        u32::from_le_bytes([a, b, c, 0])
     }
 
     /// Number of the delivery that is under way or comes next.
@@ -98,8 +123,7 @@ impl Slot {
 
     /// The record is elsewhere now.
     pub(super) fn relocate(&mut self, location: RecordLocation) {
-        let moved = Slot::new(location, self.len);
-        (self.place, self.packed) = (moved.place, moved.packed);
+        self.place = place_of(location);
     }
 
     fn is_live(&self) -> bool {
@@ -109,8 +133,14 @@ impl Slot {
     /// Whether a snapshot shows the two alike: the leader's memory is not in it.
     fn is_captured_like(&self, other: &Slot) -> bool {
         self.is_live() == other.is_live()
-            && (self.place, self.packed) == (other.place, other.packed)
-            && (self.len, self.attempts) == (other.len, other.attempts)
+            && (self.place, self.len, self.attempts) == (other.place, other.len, other.attempts)
+    }
+}
+
+fn place_of(location: RecordLocation) -> [u32; 2] {
+    match location {
+        RecordLocation::Ring(position) => [position as u32, (position >> 32) as u32 & !PACKED],
+        RecordLocation::Packed { file, at } => [at, file | PACKED],
     }
 }
 
@@ -123,6 +153,11 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// Memory it takes, in bytes.
+    fn held_bytes(&self) -> u64 {
+        CHUNK_BYTES + (self.slots.capacity() * size_of::<Slot>()) as u64
+    }
+
     fn slot(&self, offset: u64) -> Option<&Slot> {
         let index = ((offset % CHUNK) as usize).checked_sub(usize::from(self.first))?;
         self.slots.get(index).filter(|slot| slot.is_live())
@@ -140,6 +175,7 @@ pub(super) struct Slots {
     chunks: BTreeMap<u64, Chunk>,
     next: u64,
     counts: [u64; STATES],
+    held_bytes: u64,
     snapshot: Option<Box<Snapshot>>,
 }
 
@@ -211,7 +247,7 @@ impl Slots {
     }
 
     /// Puts an unsettled record back, gated. False, and nothing happens, where
-    /// offsets do not ascend.
+    /// offsets do not ascend, or the record is none that there can be.
     pub(super) fn restore(
         &mut self,
         offset: u64,
@@ -221,14 +257,21 @@ impl Slots {
     ) -> bool {
         let number = offset / CHUNK;
         let last = self.chunks.last_key_value().map(|(number, _)| *number);
-        if last.is_some_and(|last| last > number) {
+        if last.is_some_and(|last| last > number) || !Slot::is_possible(location, len) {
             return false;
         }
-        let chunk = self.chunks.entry(number).or_insert_with(|| Chunk {
-            first: (offset % CHUNK) as u16,
-            live: 0,
-            slots: Vec::new(),
-        });
+        let chunk = match self.chunks.entry(number) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                self.held_bytes += CHUNK_BYTES;
+                entry.insert(Chunk {
+                    first: (offset % CHUNK) as u16,
+                    live: 0,
+                    slots: Vec::new(),
+                })
+            }
+        };
+        let before = chunk.held_bytes();
         let index = ((offset % CHUNK) as usize).checked_sub(usize::from(chunk.first));
         let Some(index) = index.filter(|index| *index >= chunk.slots.len()) else {
             return false;
@@ -242,6 +285,7 @@ impl Slots {
         chunk.slots.resize(index, gone);
         chunk.slots.push(slot);
         chunk.live += 1;
+        self.held_bytes += chunk.held_bytes() - before;
         self.counts[SlotState::Gated as usize] += 1;
         self.next = self.next.max(offset + 1);
         true
@@ -263,6 +307,11 @@ impl Slots {
         self.counts[state as usize]
     }
 
+    /// Memory that the slots take, in bytes.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
     /// Start of the lowest chunk with an unsettled record; the end of the
     /// offsets when there is none.
     pub(super) fn low_bound(&self) -> u64 {
@@ -278,12 +327,17 @@ impl Slots {
             let take = room.min(records.len() as u64);
             let chunk = match self.chunks.entry(self.next / CHUNK) {
                 Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(entry) => entry.insert(Chunk {
-                    first: (self.next % CHUNK) as u16,
-                    live: 0,
-                    slots: Vec::with_capacity(take as usize),
-                }),
+                Entry::Vacant(entry) => {
+                    self.held_bytes += CHUNK_BYTES;
+                    entry.insert(Chunk {
+                        first: (self.next % CHUNK) as u16,
+                        live: 0,
+                        slots: Vec::new(),
+                    })
+                }
             };
+            let before = chunk.held_bytes();
+            chunk.slots.reserve(take as usize);
             // Behind the last one restored all is settled.
             let index = (self.next % CHUNK) as usize - usize::from(chunk.first);
             if let Some(last) = chunk.slots.last().filter(|_| chunk.slots.len() < index) {
@@ -298,6 +352,7 @@ impl Slots {
                 .slots
                 .extend(batch.map(|(location, len)| Slot::new(location, len)));
             chunk.live += take as u16;
+            self.held_bytes += chunk.held_bytes() - before;
             self.next += take;
             self.counts[SlotState::Gated as usize] += take;
         }
@@ -335,7 +390,7 @@ impl Slots {
             } else {
                 chunk.live -= 1;
                 if chunk.live == 0 {
-                    self.chunks.remove(&number);
+                    self.free(number);
                 }
             }
         }
@@ -384,7 +439,13 @@ impl Slots {
             }
         }
         for number in emptied {
-            self.chunks.remove(&number);
+            self.free(number);
+        }
+    }
+
+    fn free(&mut self, number: u64) {
+        if let Some(chunk) = self.chunks.remove(&number) {
+            self.held_bytes -= chunk.held_bytes();
         }
     }
 
@@ -472,13 +533,51 @@ mod tests {
     #[test]
     fn locations_read_back() {
         for location in [
-            RecordLocation::Ring(u64::MAX),
+            RecordLocation::Ring(0),
+            RecordLocation::Ring((1 << 63) - 1),
+            RecordLocation::Packed { file: 0, at: 0 },
             RecordLocation::Packed {
-                file: 7,
+                file: PACKED - 1,
                 at: u32::MAX,
             },
         ] {
-            assert_eq!(Slot::new(location, 1).location(), location);
+            assert!(Slot::is_possible(location, MAX_LEN));
+            let slot = Slot::new(location, MAX_LEN);
+            assert_eq!((slot.location(), slot.len()), (location, MAX_LEN));
         }
+    }
+
+    #[test]
+    fn what_no_slot_can_hold_is_not_restored() {
+        let mut slots = Slots::default();
+        let ring = RecordLocation::Ring;
+        assert!(!slots.restore(0, ring(1 << 63), 1, 0));
+        assert!(!slots.restore(0, ring(1), MAX_LEN + 1, 0));
+        let packed = RecordLocation::Packed {
+            file: PACKED,
+            at: 0,
+        };
+        assert!(!slots.restore(0, packed, 1, 0));
+        assert_eq!(slots.held_bytes(), 0);
+        assert!(slots.restore(0, ring(1), MAX_LEN, 0));
+    }
+
+    #[test]
+    fn memory_is_held_for_chunks_and_given_back() {
+        let mut slots = Slots::default();
+        slots.append(some(10_000));
+        let full = slots.held_bytes();
+        assert!((200_000..240_000).contains(&full), "{full}");
+        slots.walk_mut(0, 9_000, |_, slot| slot.state = SlotState::Settled);
+        let rest = slots.held_bytes();
+        assert!(rest < full / 8, "{rest}");
+        for offset in 9_000..10_000 {
+            settle(&mut slots, offset);
+        }
+        assert_eq!(slots.held_bytes(), 0);
+        assert!(slots.restore(20_000, RecordLocation::Ring(1), 1, 0));
+        assert!(slots.held_bytes() > 0);
+        settle(&mut slots, 20_000);
+        assert_eq!(slots.held_bytes(), 0);
     }
 }
