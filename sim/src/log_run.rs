@@ -426,9 +426,8 @@ impl Run {
             })?;
             let marker = driver.log.clean_marker();
             let marker = marker.ok_or_else(|| "settled, yet no clean marker".to_owned())?;
-            log::put_clean_markers(&self.disk, &[marker]).map_err(|error| error.to_string())?;
+            self.leave(marker);
             self.floor = self.history.len();
-            self.clean = true;
         }
         self.stop_where_it_may(&driver)?;
         self.crash();
@@ -441,10 +440,14 @@ impl Run {
             return Ok(());
         }
         if let Some(marker) = driver.log.clean_marker() {
-            log::put_clean_markers(&self.disk, &[marker]).map_err(|error| error.to_string())?;
-            self.clean = true;
+            self.leave(marker);
         }
         Ok(())
+    }
+
+    /// A fault may strike in it: then the stop is not clean.
+    fn leave(&mut self, marker: log::CleanMarker) {
+        self.clean |= log::put_clean_markers(&self.disk, &[marker]).is_ok();
     }
 
     fn stop_latched(&mut self, mut driver: LogDriver) -> Checked<()> {

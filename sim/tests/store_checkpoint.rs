@@ -182,7 +182,7 @@ fn loading_that_is_cut_short_anywhere_loses_nothing() {
             put(&disk, 1, 5_000);
             put(&disk, 2, 5_000);
             // The process dies before the new head is synced.
-            let head_synced_at = 3;
+            let head_synced_at = 4;
             disk.crash_after(Some(head_synced_at));
             publish(&disk, &head(3), &body(3, 5_000), &mut |_, _| {}).unwrap_err();
             disk.process_crash();
@@ -262,6 +262,9 @@ impl Disk for FailingSync<'_> {
     fn replace_small(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
         self.disk.replace_small(name, bytes)
     }
+    fn rename(&self, old: &str, new: &str) -> Result<(), DiskError> {
+        self.disk.rename(old, new)
+    }
     fn remove(&self, name: &str) -> Result<(), DiskError> {
         self.disk.remove(name)
     }
@@ -328,7 +331,7 @@ fn a_start_that_cannot_sync_the_newest_takes_the_one_before() {
         put(&disk, 1, 5_000);
         put(&disk, 2, 5_000);
         // Only the process dies: the head of serial 3 is there, unsynced.
-        let head_synced_at = 3;
+        let head_synced_at = 4;
         disk.crash_after(Some(head_synced_at));
         publish(&disk, &head(3), &body(3, 5_000), &mut |_, _| {}).unwrap_err();
         disk.process_crash();

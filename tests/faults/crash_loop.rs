@@ -1,5 +1,6 @@
 //! `SIGKILL` at random points under load: nothing confirmed is lost, nothing
-//! settled comes back.
+//! settled comes back. Half of the rounds with segments so short that there are
+//! checkpoints, packing and reclaim all the time.
 
 use std::{
     sync::{
@@ -15,11 +16,12 @@ use tokio::task::JoinSet;
 use crate::support::{
     assert_conserved,
     load::{consume, drain, publish, Shared},
-    server::{quick, Home, Server},
+    server::{quick, segments, Home, Server},
     size, soon, Random,
 };
 
 const QUEUE: &str = "crash";
+const SHARDS: u16 = 2;
 const PUBLISHERS: usize = 2;
 const CONSUMERS: usize = 2;
 
@@ -50,9 +52,21 @@ fn name_of(mode: Mode) -> String {
 async fn crash_loop(modes: &[Mode]) {
     let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
     let mut random = Random::new(&format!("crash_loop {}", names.join("+")));
-    let home = Home::new(2);
+    rounds(&Home::new(SHARDS), modes, false, &mut random).await;
+    rounds(
+        &Home::new(SHARDS).short_segments(),
+        modes,
+        true,
+        &mut random,
+    )
+    .await;
+}
+
+/// `is_reclaimed`: the first round goes on until segments were let go, so that
+/// every later one starts from a checkpoint without which data is gone.
+async fn rounds(home: &Home, modes: &[Mode], is_reclaimed: bool, random: &mut Random) {
     let journals: Vec<Shared> = modes.iter().map(|_| Shared::default()).collect();
-    for round in 0..size(5, 100) {
+    for round in 0..size(3, 50) {
         let mut server = home.start();
         let client = server.client().await;
         for mode in modes {
@@ -62,18 +76,12 @@ async fn crash_loop(modes: &[Mode]) {
         let stop = Arc::new(AtomicBool::new(false));
         let mut load = JoinSet::new();
         for (mode, journal) in modes.iter().zip(&journals) {
-            spawn_load(
-                &mut load,
-                &server,
-                *mode,
-                round,
-                journal,
-                &stop,
-                &mut random,
-            )
-            .await;
+            spawn_load(&mut load, &server, *mode, round, journal, &stop, random).await;
         }
         tokio::time::sleep(life).await;
+        if is_reclaimed && round == 0 {
+            soon("reclaim", await_reclaim(home)).await;
+        }
         server.assert_alive();
         server.kill();
         stop.store(true, Ordering::Relaxed);
@@ -84,7 +92,18 @@ async fn crash_loop(modes: &[Mode]) {
             journal.lock().unwrap().round_ended();
         }
     }
-    heal_and_check(&home, modes, &journals).await;
+    heal_and_check(home, modes, &journals).await;
+}
+
+/// Until a log has let its first segment go.
+async fn await_reclaim(home: &Home) {
+    let begins_later = |shard| {
+        let first = segments(&home.data(), shard).into_iter().next();
+        first.is_some_and(|path| !path.to_string_lossy().ends_with("-00000000000000000001"))
+    };
+    while !(0..SHARDS).any(begins_later) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 async fn spawn_load(

@@ -36,7 +36,7 @@ async fn await_that(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Waits until the server has said this so many times.
-async fn await_said(server: &mut Server, text: &str, times: usize) {
+pub async fn await_said(server: &mut Server, text: &str, times: usize) {
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
         let said = server.errors();

@@ -11,5 +11,6 @@ mod support;
 mod creation;
 mod cuts;
 mod failures;
+mod full_disk;
 mod machine;
 mod traffic;

@@ -230,6 +230,10 @@ impl Disk for FsDisk {
         self.publish(name)
     }
 
+    fn rename(&self, old: &str, new: &str) -> Result<(), DiskError> {
+        std::fs::rename(self.path(old), self.path(new)).map_err(failed("rename", old))
+    }
+
     fn remove(&self, name: &str) -> Result<(), DiskError> {
         match std::fs::remove_file(self.path(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

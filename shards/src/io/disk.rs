@@ -36,6 +36,10 @@ pub trait Disk {
     /// Replaces a small file atomically and durably (the directory included).
     fn replace_small(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError>;
 
+    /// Gives the file `old` the name `new`, in place of a file that has it.
+    /// Durable after [`Disk::sync_dir`].
+    fn rename(&self, old: &str, new: &str) -> Result<(), DiskError>;
+
     /// Removes a file; absent is fine. Durable after [`Disk::sync_dir`].
     fn remove(&self, name: &str) -> Result<(), DiskError>;
 

@@ -1,19 +1,26 @@
 //! The clean marker: proof that every log of a data directory was stopped with
-//! everything durable. One small file holds all logs' markers; it is removed,
+//! everything durable. One small file holds all logs' markers; it is taken away,
 //! and the directory synced, before any of them is opened.
 //!
 //! Little-endian: magic `TIDECLN1`, u32 count, then per log: id u128, open
-//! counter u64, end u64, checksum u64; at the end XXH3-64 of all before.
+//! counter u64, end u64, checksum u64; then XXH3-64 of all before; then zeros.
+//!
+//! While logs are open the file is there under another name, so that a stop on
+//! a full disk can be clean: it is written in place, synced and renamed.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{get_u128, get_u32, get_u64};
 use super::position::{LogId, LogPosition};
-use crate::io::{Disk, DiskError};
+use crate::io::{Disk, DiskError, DiskErrorKind, DiskFile};
 use crate::mutation::{removed, Rule};
 
 /// The markers' file, in the data directory.
 pub const CLEAN_FILE: &str = "clean";
+/// Its room while logs are open; what it holds says nothing.
+const SPARE_FILE: &str = "clean-room";
+/// Enough for the markers of as many logs as there can be.
+const FILE_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"TIDECLN1";
 const MARKER_BYTES: usize = 40;
@@ -49,15 +56,13 @@ impl CleanMarker {
 
     /// The markers in a file, or `None` if it is not whole.
     pub fn decode_all(bytes: &[u8]) -> Option<Vec<CleanMarker>> {
-        let body = bytes.get(..bytes.len().checked_sub(8)?)?;
+        let count = get_u32(bytes, 8)? as usize;
+        let body = bytes.get(..count.checked_mul(MARKER_BYTES)?.checked_add(12)?)?;
         if !body.starts_with(&MAGIC) || get_u64(bytes, body.len())? != xxh3_64(body) {
             return None;
         }
-        let entries = body.get(12..)?.chunks_exact(MARKER_BYTES);
-        if !entries.remainder().is_empty() || entries.len() != get_u32(body, 8)? as usize {
-            return None;
-        }
-        entries
+        body.get(12..)?
+            .chunks_exact(MARKER_BYTES)
             .map(|entry| {
                 Some(CleanMarker {
                     log_id: LogId(get_u128(entry, 0)?),
@@ -70,23 +75,56 @@ impl CleanMarker {
     }
 }
 
-/// Reads the data directory's markers and removes the file, durably: call it
+/// Reads the data directory's markers and takes the file away, durably: call it
 /// before opening any log. A file that is not whole counts as absent.
 pub fn take_clean_markers(data: &dyn Disk) -> Result<Vec<CleanMarker>, DiskError> {
     let bytes = data.read_small(CLEAN_FILE, MAX_FILE_BYTES)?;
-    let Some(bytes) = bytes else {
-        return Ok(Vec::new());
-    };
-    if !removed(Rule::MarkerTakenFirst) {
-        data.remove(CLEAN_FILE)?;
+    if removed(Rule::MarkerTakenFirst) {
+        let bytes = bytes.unwrap_or_default();
+        return Ok(CleanMarker::decode_all(&bytes).unwrap_or_default());
+    }
+    if bytes.is_some() {
+        data.rename(CLEAN_FILE, SPARE_FILE)?;
         data.sync_dir()?;
     }
-    Ok(CleanMarker::decode_all(&bytes).unwrap_or_default())
+    keep_room(data)?;
+    Ok(CleanMarker::decode_all(&bytes.unwrap_or_default()).unwrap_or_default())
+}
+
+/// Sees to it that a stop finds room for the markers.
+fn keep_room(data: &dyn Disk) -> Result<(), DiskError> {
+    if room(data)?.is_some() {
+        return Ok(());
+    }
+    data.remove(SPARE_FILE)?;
+    match data.create_zeroed(SPARE_FILE, FILE_BYTES as u64) {
+        // There may be some by then.
+        Err(error) if error.kind == DiskErrorKind::OutOfSpace => Ok(()),
+        made => made,
+    }
+}
+
+/// The file that the markers can be written to in place.
+fn room(data: &dyn Disk) -> Result<Option<Box<dyn DiskFile>>, DiskError> {
+    match data.open(SPARE_FILE) {
+        Ok(file) if file.len()? >= FILE_BYTES as u64 => Ok(Some(file)),
+        Err(error) if error.kind != DiskErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    }
 }
 
 /// Records a clean stop of all logs; call it when every one is at rest.
 pub fn put_clean_markers(data: &dyn Disk, markers: &[CleanMarker]) -> Result<(), DiskError> {
-    data.replace_small(CLEAN_FILE, &CleanMarker::encode_all(markers))
+    let mut bytes = CleanMarker::encode_all(markers);
+    let room = room(data)?.filter(|_| bytes.len() <= FILE_BYTES);
+    let Some(file) = room else {
+        return data.replace_small(CLEAN_FILE, &bytes);
+    };
+    bytes.resize(FILE_BYTES, 0);
+    file.write_at(0, &bytes)?;
+    file.sync()?;
+    data.rename(SPARE_FILE, CLEAN_FILE)?;
+    data.sync_dir()
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ const HEAD_BYTES: usize = 112;
 const HEAD_BLOCK: usize = 4096;
 /// Of a log's first checkpoint.
 const FIRST_SERIAL: u64 = 1;
+/// Of the head that stands for "no checkpoint yet": see [`prepare`].
+const NO_SERIAL: u64 = 0;
 /// A file is never shorter, and grows by doubling: most publishing needs no
 /// new space.
 const LEAST_FILE_BYTES: u64 = 64 << 10;
@@ -168,6 +170,13 @@ pub fn remove_orphans(
 /// # Errors
 /// Another format or log, or the disk.
 pub fn take_over(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, CheckpointError> {
+    // A name that is there may not be durable: whoever made it may have died.
+    disk.sync_dir()?;
+    match prepare(disk, log_id) {
+        // The first checkpoint needs the room then, or the next start.
+        Err(error) if error.kind == DiskErrorKind::OutOfSpace => {}
+        prepared => prepared?,
+    }
     let loaded = load(disk, log_id)?;
     if let Some(checkpoint) = &loaded {
         check_pack_formats(disk, &checkpoint.packs()?)?;
@@ -210,6 +219,8 @@ pub fn publish(
     let [file, other] = turn(head.serial);
     let bytes: u64 = body.iter().map(|piece| piece.len() as u64).sum();
     let out = with_room(disk, file, HEAD_BLOCK as u64 + bytes)?;
+    // Whoever made the file may have died, or failed, before its name was durable.
+    disk.sync_dir()?;
     write(
         out.as_ref(),
         head,
@@ -264,6 +275,31 @@ fn write<'a>(
     out.sync()
 }
 
+/// Makes the files of a log that has none yet, so that its first checkpoint
+/// needs no room: on a disk that is full by then, nothing could be reclaimed
+/// without it.
+///
+/// One of them holds a checkpoint of number 0, of nothing. It stands for the
+/// whole log, as an older checkpoint does: while it is there, checkpoint 1 may
+/// not be durable.
+fn prepare(disk: &dyn Disk, log_id: LogId) -> Result<(), DiskError> {
+    let [none, first] = turn(NO_SERIAL);
+    if !is_there(disk, none)? && !is_there(disk, first)? {
+        let head = CheckpointHead {
+            log_id,
+            serial: NO_SERIAL,
+            anchor: Anchor::default(),
+            durable_next: LogPosition(0),
+            keep_from: LogPosition(0),
+            next_pack: 1,
+        };
+        let mut bytes = encode(&head, 0, xxh3_64(&[]));
+        bytes.resize(LEAST_FILE_BYTES as usize, 0);
+        disk.create_whole(none, &bytes)?;
+    }
+    make_unusable(disk, first)
+}
+
 /// The file of a serial's turn, and the other.
 fn turn(serial: u64) -> [&'static str; 2] {
     let [a, b] = CHECKPOINT_FILES;
@@ -281,8 +317,24 @@ fn with_room(disk: &dyn Disk, name: &str, bytes: u64) -> Result<Box<dyn DiskFile
         Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    let old = match disk.open(name) {
+        Ok(file) => file.len()?,
+        Err(_) => LEAST_FILE_BYTES,
+    };
     disk.remove(name)?;
-    disk.create_zeroed(name, bytes.next_power_of_two().max(LEAST_FILE_BYTES))?;
+    let wanted = bytes.next_power_of_two().max(LEAST_FILE_BYTES);
+    let made = disk.create_zeroed(name, wanted);
+    let exact = bytes.next_multiple_of(HEAD_BLOCK as u64);
+    match made {
+        Err(error) if error.kind == DiskErrorKind::OutOfSpace => {
+            if let Err(error) = disk.create_zeroed(name, exact) {
+                // The room that the old one had stays ours, for a shorter body.
+                let _ = disk.create_zeroed(name, old);
+                return Err(error);
+            }
+        }
+        made => made?,
+    }
     disk.open(name)
 }
 
@@ -319,7 +371,7 @@ fn is_there(disk: &dyn Disk, name: &str) -> Result<bool, DiskError> {
 ///
 /// A process may have died between writing a checkpoint and making it durable,
 /// or a sync may have failed it. So while the older one is whole (or there is no
-/// second file yet), the newest is written anew, which no failed sync of the past
+/// second file, for want of room), the newest is written anew, which no failed sync of the past
 /// touches, and only then the older one is made unusable. If that fails the
 /// older one counts, which still has all it names. A checkpoint that something
 /// was let go under is never written over.
@@ -328,7 +380,7 @@ fn is_there(disk: &dyn Disk, name: &str) -> Result<bool, DiskError> {
 /// Another format or log, or the disk.
 pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, CheckpointError> {
     let mut whole = whole(disk, log_id)?.into_iter();
-    let Some((newest, file)) = whole.next() else {
+    let Some((newest, file)) = whole.next().filter(|(newest, _)| is_real(newest)) else {
         return Ok(None);
     };
     let older = whole.next();
@@ -367,7 +419,7 @@ pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, Checkp
             // What the newer one names is about to go: it must not come back.
             let [file, _] = turn(serial);
             retire(disk, file)?;
-            Ok(Some(older))
+            Ok(Some(older).filter(is_real))
         }
         (Err(error), None) => Err(error.into()),
     }
@@ -381,7 +433,13 @@ pub fn look(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, Checkp
     Ok(whole(disk, log_id)?
         .into_iter()
         .next()
-        .map(|(newest, _)| newest))
+        .map(|(newest, _)| newest)
+        .filter(is_real))
+}
+
+/// Not the one that [`prepare`] makes.
+fn is_real(checkpoint: &Checkpoint) -> bool {
+    checkpoint.head.serial != NO_SERIAL
 }
 
 type Whole = (Checkpoint, Box<dyn DiskFile>);

@@ -395,6 +395,7 @@ impl Disk for SimDisk {
         let temporary = format!("{name}.tmp");
         state.change_name(&temporary, Some(file));
         state.step("write", name)?;
+        state.give_space_of(name);
         state.change_name(&temporary, None);
         state.change_name(name, Some(file));
         state.step("write", name)?;
@@ -403,10 +404,21 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn rename(&self, old: &str, new: &str) -> Result<(), DiskError> {
+        let state = &mut *self.state.borrow_mut();
+        state.step("rename", old)?;
+        let file = state.lookup("rename", old)?;
+        state.give_space_of(new);
+        state.change_name(old, None);
+        state.change_name(new, Some(file));
+        Ok(())
+    }
+
     fn remove(&self, name: &str) -> Result<(), DiskError> {
         let state = &mut *self.state.borrow_mut();
         state.step("remove", name)?;
         if state.names.contains_key(name) {
+            state.give_space_of(name);
             state.change_name(name, None);
         }
         Ok(())

@@ -98,6 +98,15 @@ impl State {
         }
     }
 
+    /// A name goes, and with it the space of its file.
+    pub(super) fn give_space_of(&mut self, name: &str) {
+        let file = self.names.get(name).and_then(|file| self.files.get(file));
+        let bytes = file.map_or(0, |file| file.current.len() as u64);
+        if let Some(free) = &mut self.faults.free_bytes {
+            *free += bytes;
+        }
+    }
+
     pub(super) fn sync(&mut self, scopes: &[(u64, SyncScope)]) -> Result<(), DiskError> {
         for (id, scope) in scopes {
             self.note("end sync", *id, scope.len() as u64);

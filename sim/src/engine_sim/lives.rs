@@ -45,9 +45,11 @@ impl World {
         for shard in 0..self.settings.shards {
             let after = self.delay(3_000);
             self.plan(after, Happening::Boot { shard });
-            // A disk that was full may be so for a while yet.
-            let after = self.delay(2_000_000);
-            self.plan(after, Happening::Fault(Fault::DiskFree { shard }));
+            if self.settings.rates.disk_full > 0 {
+                // A disk that was full may be so for a while yet.
+                let after = self.delay(2_000_000);
+                self.plan(after, Happening::Fault(Fault::DiskFree { shard }));
+            }
         }
         Ok(())
     }

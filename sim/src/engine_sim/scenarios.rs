@@ -1,5 +1,7 @@
 //! Directed scenarios: the windows that are too small for chance.
 
+mod full_disk;
+
 use wire::{
     error::ErrorCode,
     vocabulary::{Mode, SettleKind},

@@ -119,6 +119,7 @@ impl<B: BatchBuffer> LogWriter<B> {
         }
         let interval_ms = options.background_sync_interval_ms;
         let mut segments = SegmentSupply::new(
+            start.geometry.segment_of(start.end),
             start.ready_through,
             options.spare_segments,
             options.reserve_segments,
@@ -359,7 +360,11 @@ impl<B: BatchBuffer> LogWriter<B> {
         let len = len.ok_or(AppendError::TooLarge { bytes: total })?;
         let bytes = self.backlog_bytes();
         let own = len == 0 || item.kind == ItemKind::GroupState;
-        if !own && bytes > 0 && bytes.saturating_add(total) > self.backlog_bound {
+        let end = self.appended().0.saturating_add(total);
+        let bound = self.segments.admits_below(self.geometry);
+        let beyond = bound.is_some_and(|bound| end > bound.0);
+        let many = bytes.saturating_add(total) > self.backlog_bound;
+        if !own && bytes > 0 && (many || beyond) {
             return Err(AppendError::Backlog { bytes });
         }
         Ok(len)

@@ -1,6 +1,7 @@
 //! Which segments are ready to be written, and asking for the next ones.
 
 use crate::log::contract::IoFailure;
+use crate::log::position::{Geometry, LogPosition};
 
 const FIRST_RETRY_MS: u64 = 100;
 const LAST_RETRY_MS: u64 = 5_000;
@@ -11,9 +12,10 @@ const LAST_RETRY_MS: u64 = 5_000;
 /// 2. A failure is retried later and never latches the log: what needs the
 ///    segment waits, and the backlog bound refuses appends.
 /// 3. The last `reserve` ready segments are held back until there is no space
-///    for a further one: what was admitted before that was known, up to the
-///    backlog bound, then does not stand in front of what must still go on. One
-///    that was given out is never taken back.
+///    for a further one: what was admitted before that was known then does not
+///    stand in front of what must still go on. It may go half-way into them
+///    ([`SegmentSupply::admits_below`]), so half of them is left for sure. One
+///    that was given out is never taken back, except by a start.
 pub(super) struct SegmentSupply {
     /// Every segment from the writer's to this one is ready.
     ready_through: u64,
@@ -37,12 +39,15 @@ pub(super) struct Preparation {
 }
 
 impl SegmentSupply {
-    pub(super) fn new(ready_through: u64, spares: u32, reserve: u32) -> Self {
+    /// Ready from `current`, where the log goes on, to `ready_through`.
+    pub(super) fn new(current: u64, ready_through: u64, spares: u32, reserve: u32) -> Self {
+        let reserve = u64::from(reserve);
+        let given_out = ready_through.saturating_sub(reserve);
         SegmentSupply {
             ready_through,
-            given_out: ready_through,
+            given_out: given_out.max(current.min(ready_through)),
             spares: u64::from(spares),
-            reserve: u64::from(reserve),
+            reserve,
             preparing: None,
             retry_at_ms: None,
             retry_ms: FIRST_RETRY_MS,
@@ -61,6 +66,14 @@ impl SegmentSupply {
 
     pub(super) fn is_ready(&self, segment: u64) -> bool {
         segment <= self.given_out
+    }
+
+    /// Items that would end beyond this place wait until a segment is ready;
+    /// `None` where no segment is held back.
+    pub(super) fn admits_below(&self, geometry: Geometry) -> Option<LogPosition> {
+        let room = geometry.segment_bytes() * self.reserve / 2;
+        let end = geometry.start_of(self.given_out + 1);
+        (self.reserve > 0).then(|| LogPosition(end.0 + room))
     }
 
     /// The segment to prepare now, if the batch being filled is in `current`.
@@ -136,7 +149,7 @@ mod tests {
 
     #[test]
     fn free_segments_are_recycled_and_the_rest_is_given_up() {
-        let mut supply = SegmentSupply::new(9, 1, 0);
+        let mut supply = SegmentSupply::new(9, 9, 1, 0);
         assert_eq!(supply.add_free(1..5), [3, 4]);
         let preparation = supply.next_to_prepare(0, 9);
         let recycle = preparation.and_then(|preparation| preparation.recycle);
@@ -145,7 +158,7 @@ mod tests {
 
     #[test]
     fn prepares_one_at_a_time_up_to_the_spares() {
-        let mut supply = SegmentSupply::new(3, 2, 0);
+        let mut supply = SegmentSupply::new(3, 3, 2, 0);
         assert_eq!(supply.next_to_prepare(0, 3), fresh(4));
         assert_eq!(supply.next_to_prepare(0, 3), None);
         supply.prepared(4, Ok(()));
@@ -157,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_retried_later_with_the_same_number() {
-        let mut supply = SegmentSupply::new(1, 1, 0);
+        let mut supply = SegmentSupply::new(1, 1, 1, 0);
         assert_eq!(supply.next_to_prepare(0, 1), fresh(2));
         let failure = IoFailure {
             message: "full".into(),
@@ -175,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_reserve_is_held_back_until_there_is_no_space() {
-        let mut supply = SegmentSupply::new(3, 2, 1);
+        let mut supply = SegmentSupply::new(3, 3, 2, 1);
         for sequence in 4..=6 {
             assert_eq!(supply.next_to_prepare(0, 3), fresh(sequence));
             supply.prepared(sequence, Ok(()));
@@ -198,5 +211,15 @@ mod tests {
         supply.prepared(7, Ok(()));
         assert!(supply.is_ready(6), "never taken back");
         assert!(!supply.is_ready(7), "the next reserve");
+    }
+
+    #[test]
+    fn a_start_holds_the_reserve_back_again() {
+        let supply = SegmentSupply::new(3, 6, 2, 1);
+        assert!(supply.is_ready(5) && !supply.is_ready(6));
+        let supply = SegmentSupply::new(3, 3, 2, 1);
+        assert!(supply.is_ready(3), "where the log goes on is no reserve");
+        let supply = SegmentSupply::new(4, 3, 2, 1);
+        assert!(!supply.is_ready(4), "it is not ready");
     }
 }
