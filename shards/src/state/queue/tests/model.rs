@@ -248,8 +248,14 @@ impl Model {
         };
     }
 
-    /// Nothing was delivered: nothing could have been.
-    pub(super) fn delivered_nothing(&self, blocked: &dyn Fn(ConsumerId) -> bool) {
+    /// Nothing was delivered: nothing could have been. Who was found blocked
+    /// lost its turn, as in [`Model::delivered`].
+    pub(super) fn delivered_nothing(&mut self, blocked: &dyn Fn(ConsumerId) -> bool) {
+        for (id, credit) in &mut self.consumers {
+            if blocked(*id) {
+                credit.passed_by.clear();
+            }
+        }
         let mut consumers = self.consumers.iter();
         if !consumers.any(|(id, credit)| credit.is_some() && !blocked(*id)) {
             return;

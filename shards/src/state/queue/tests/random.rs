@@ -485,8 +485,20 @@ impl World {
     }
 }
 
+/// `PROPTEST_CASES` if it is set, else few enough for every run.
+fn budget() -> ProptestConfig {
+    let standard = ProptestConfig::default();
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => standard,
+        None => ProptestConfig {
+            cases: 200,
+            ..standard
+        },
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(budget())]
 
     #[test]
     fn a_partition_behaves_as_the_model(ops in vec(any_op(), 1..150)) {
