@@ -254,6 +254,11 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             "the disk is below its low-water mark (disk_low_water): publishes are refused until it is not".to_owned(),
         ),
         Notice::DiskLow(false) => (LogLevel::Info, "the disk is above its low-water mark again".to_owned()),
+        Notice::Scrubbed { records, bytes, damaged } => {
+            let level = if *damaged > 0 { LogLevel::Error } else { LogLevel::Info };
+            let megabytes = bytes.div_ceil(1_000_000);
+            (level, format!("scrubbed {records} stored records, {megabytes} MB: {damaged} of them damaged"))
+        }
         Notice::IndexFull { full: true, mark } => (
             LogLevel::Error,
             format!("knowing what is unsettled takes all of index_memory ({} MiB): publishes are refused; consuming, settling, purging and deleting go on", mark >> 20),

@@ -65,6 +65,8 @@ pub struct ServeOptions {
     /// Memory per shard for knowing what is unsettled; at it publishes are
     /// refused. `None`: half of the machine's over all shards.
     pub index_memory: Option<u64>,
+    /// From the start of one scrub to the next; zero = off.
+    pub scrub_interval: Duration,
     /// Below 2^24.
     pub node_id: u32,
     /// Data groups of a new directory.
@@ -100,6 +102,7 @@ impl Default for ServeOptions {
             spare_segments: 2,
             disk_low_water: None,
             index_memory: None,
+            scrub_interval: Duration::from_secs(24 * 3600),
             node_id: 1,
             data_groups: 32,
             window_bytes: 16 << 20,
@@ -150,6 +153,7 @@ struct File {
     spare_segments: Option<u32>,
     disk_low_water: Option<Size>,
     index_memory: Option<Size>,
+    scrub_interval: Option<Interval>,
     node_id: Option<u32>,
     data_groups: Option<u32>,
     window_size: Option<Size>,
@@ -206,6 +210,9 @@ impl ServeOptions {
             spare_segments: file.spare_segments.unwrap_or(default.spare_segments),
             disk_low_water: file.disk_low_water.map(|size| size.0),
             index_memory: file.index_memory.map(|size| size.0),
+            scrub_interval: file
+                .scrub_interval
+                .map_or(default.scrub_interval, |interval| interval.0),
             node_id: file.node_id.unwrap_or(default.node_id),
             data_groups: file.data_groups.unwrap_or(default.data_groups),
             window_bytes: file.window_size.map_or(default.window_bytes, |size| {
@@ -395,6 +402,7 @@ mod tests {
             spare_segments = 2
             disk_low_water = "3GiB"
             index_memory = "512MiB"
+            scrub_interval = "168h"
             node_id = 9
             data_groups = 8
             window_size = "128KiB"
@@ -420,6 +428,7 @@ mod tests {
             spare_segments: 2,
             disk_low_water: Some(3 << 30),
             index_memory: Some(512 << 20),
+            scrub_interval: Duration::from_secs(7 * 24 * 3600),
             node_id: 9,
             data_groups: 8,
             window_bytes: 128 << 10,

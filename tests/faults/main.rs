@@ -12,3 +12,4 @@ mod network;
 mod power_cut;
 mod queues;
 mod recovery;
+mod scrub;

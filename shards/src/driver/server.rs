@@ -66,6 +66,8 @@ pub struct ServerOptions {
     /// Memory that a shard's index of unsettled records may take before publishes
     /// are refused, bytes; `None`: half of the machine's over all shards.
     pub index_memory: Option<u64>,
+    /// From the start of one scrub of what is stored to the next; zero = none.
+    pub scrub_interval: Duration,
     /// Publish bytes a connection may have unanswered.
     pub window_bytes: u32,
     /// `None`: as many as descriptors allow.
@@ -395,6 +397,7 @@ impl Launch<'_> {
             random: random_u64().map_err(StartError::Thread)?,
             window_bytes: self.options.window_bytes,
             read_cache_bytes: self.options.read_cache_bytes,
+            scrub_interval_ms: self.options.scrub_interval.as_millis() as u64,
             index_memory_bytes: self.options.index_memory.unwrap_or_else(|| {
                 let shards = self.directory.identity.place.shards;
                 super::machine::index_memory(shards)

@@ -26,7 +26,8 @@ pub(super) fn run(directory: &Path, job: StoreJob, hurry: Arc<AtomicBool>) -> St
         StoreJob::Pack(job) => {
             time_for(job.records.iter().map(|record| u64::from(record.len)).sum())
         }
-        StoreJob::Publish { .. } | StoreJob::RemovePacks(_) => Duration::ZERO,
+        // A scrub writes nothing, and its jobs are small.
+        StoreJob::Publish { .. } | StoreJob::RemovePacks(_) | StoreJob::Scrub(_) => Duration::ZERO,
     };
     let disk = disk.paced(ZeroPace {
         over,

@@ -16,7 +16,7 @@ use super::{
     room::Room,
     turn::Timers,
     types::{EngineConfig, Memory, Notice, ShardMessage},
-    upkeep::{PackFile, RestoreFailure, Restored, Upkeep},
+    upkeep::{PackFile, RestoreFailure, Restored, Scrub, Upkeep},
 };
 use crate::{
     group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered},
@@ -306,18 +306,17 @@ impl Boot {
         if shard != 0 {
             outbound.push((0, ShardMessage::WantDirectory { shard }));
         }
+        let start_wall = self.config.start_wall_ms.max(self.stamp_ms);
+        let scrub = Scrub::new(self.config.scrub_interval_ms, start_wall);
         let upkeep = match self.upkeep {
             Some((head, body_bytes, packs)) => {
-                Upkeep::new(Some(&head), body_bytes, packs, head.anchor.position)
+                Upkeep::new(Some(&head), body_bytes, packs, head.anchor.position, scrub)
             }
-            None => Upkeep::new(
-                None,
-                0,
-                BTreeMap::new(),
-                log.geometry().start_of(FIRST_SEGMENT),
-            ),
+            None => {
+                let start = log.geometry().start_of(FIRST_SEGMENT);
+                Upkeep::new(None, 0, BTreeMap::new(), start, scrub)
+            }
         };
-        let start_wall = self.config.start_wall_ms.max(self.stamp_ms);
         let mut engine = Engine {
             frontiers: LogFrontiers::default(),
             groups,

@@ -80,6 +80,8 @@ pub struct EngineConfig {
     /// Memory that the index of unsettled records may take before publishes are
     /// refused.
     pub index_memory_bytes: u64,
+    /// From the start of one scrub of what is stored to the next, in ms; 0 = none.
+    pub scrub_interval_ms: u64,
     /// Server name and version for hello.
     pub server: String,
 }
@@ -228,6 +230,13 @@ pub enum Notice {
     DiskFull(bool),
     /// The disk is below its low-water mark, or above it again.
     DiskLow(bool),
+    /// A scrub looked at every unsettled record that stands in cold segments and
+    /// packed files.
+    Scrubbed {
+        records: u64,
+        bytes: u64,
+        damaged: u64,
+    },
     /// The index of unsettled records reached its mark, or is well below again.
     IndexFull { full: bool, mark: u64 },
     /// The log stands still: what it waits for has no room, and no segment,

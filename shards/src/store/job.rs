@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{pack_name, publish, write_pack, CheckpointHead, PackJob, Packed};
+use super::{pack_name, publish, scrub, write_pack, CheckpointHead, PackJob, Packed, ScrubJob};
 use crate::{io::Disk, log::IoFailure};
 
 /// Blocking work on the store's files.
@@ -17,6 +17,8 @@ pub enum StoreJob {
     Pack(Arc<PackJob>),
     /// No published checkpoint names these any more.
     RemovePacks(Vec<u32>),
+    /// Look whether records are still what was written.
+    Scrub(Arc<ScrubJob>),
 }
 
 /// How a job went. Each job has exactly one answer.
@@ -32,6 +34,8 @@ pub enum StoreDone {
         result: Result<Packed, IoFailure>,
     },
     Removed(Result<(), IoFailure>),
+    /// Which of the job's records do not verify.
+    Scrubbed(Result<Vec<u32>, IoFailure>),
 }
 
 impl StoreJob {
@@ -48,6 +52,7 @@ impl StoreJob {
                 result: write_pack(disk, &job).map_err(IoFailure::from),
             },
             StoreJob::RemovePacks(files) => StoreDone::Removed(remove(disk, &files)),
+            StoreJob::Scrub(job) => StoreDone::Scrubbed(scrub(disk, &job).map_err(IoFailure::from)),
         }
     }
 
@@ -67,6 +72,7 @@ impl StoreJob {
                 result: Err(failure),
             },
             StoreJob::RemovePacks(_) => StoreDone::Removed(Err(failure)),
+            StoreJob::Scrub(_) => StoreDone::Scrubbed(Err(failure)),
         }
     }
 }

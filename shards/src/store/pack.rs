@@ -89,6 +89,13 @@ pub struct PackJob {
     pub extents: Vec<Extent>,
 }
 
+/// Records to look at, ordered by partition and offset.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScrubJob {
+    pub records: Vec<PackRecord>,
+    pub extents: Vec<Extent>,
+}
+
 /// What was packed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
@@ -140,14 +147,9 @@ pub fn write_pack(disk: &dyn Disk, job: &PackJob) -> Result<Packed, DiskError> {
         return Err(too_long(job.file));
     }
     let mut bytes = vec![0; total];
-    let mut places = Vec::with_capacity(job.records.len());
-    let mut at = BLOCK;
-    for record in &job.records {
-        places.push(at as u32);
-        at += record.len as usize;
-    }
-    gather(disk, job, &places, &mut bytes)?;
-    let bad = bad_records(job, &places, &bytes);
+    let places = places_from(BLOCK, &job.records);
+    gather(disk, &job.records, &job.extents, &places, &mut bytes)?;
+    let bad = bad_records(&job.records, &places, &bytes);
     for (n, (record, place)) in job.records.iter().zip(&places).enumerate() {
         let entry = index_at + n * ENTRY_BYTES;
         if let Some(slot) = bytes.get_mut(entry..entry + ENTRY_BYTES) {
@@ -183,6 +185,29 @@ pub fn write_pack(disk: &dyn Disk, job: &PackJob) -> Result<Packed, DiskError> {
     })
 }
 
+/// Reads the job's records and says which of them do not verify, by their place
+/// in the job.
+///
+/// # Errors
+/// The disk.
+pub fn scrub(disk: &dyn Disk, job: &ScrubJob) -> Result<Vec<u32>, DiskError> {
+    let total = job.records.iter().map(|record| record.len as usize).sum();
+    let mut bytes = vec![0; total];
+    let places = places_from(0, &job.records);
+    gather(disk, &job.records, &job.extents, &places, &mut bytes)?;
+    Ok(bad_records(&job.records, &places, &bytes))
+}
+
+/// Where each of the records begins, back to back from `at` on.
+fn places_from(mut at: usize, records: &[PackRecord]) -> Vec<u32> {
+    let place = |record: &PackRecord| {
+        let place = at as u32;
+        at += record.len as usize;
+        place
+    };
+    records.iter().map(place).collect()
+}
+
 fn too_long(file: u32) -> DiskError {
     DiskError {
         operation: "pack",
@@ -205,12 +230,13 @@ struct Piece {
 /// Reads every record into its place, each source once from front to back.
 fn gather(
     disk: &dyn Disk,
-    job: &PackJob,
+    records: &[PackRecord],
+    extents: &[Extent],
     places: &[u32],
     bytes: &mut [u8],
 ) -> Result<(), DiskError> {
-    let mut pieces = Vec::with_capacity(job.records.len());
-    for (record, place) in job.records.iter().zip(places) {
+    let mut pieces = Vec::with_capacity(records.len());
+    for (record, place) in records.iter().zip(places) {
         let mut to = *place as usize;
         match record.source {
             RecordSource::Packed { file, at } => pieces.push(Piece {
@@ -220,9 +246,12 @@ fn gather(
                 len: record.len,
                 to,
             }),
-            RecordSource::Ring { first, extents } => {
-                let (first, count) = (first as usize, extents as usize);
-                for extent in job.extents.get(first..first + count).unwrap_or_default() {
+            RecordSource::Ring {
+                first,
+                extents: count,
+            } => {
+                let (first, count) = (first as usize, count as usize);
+                for extent in extents.get(first..first + count).unwrap_or_default() {
                     pieces.push(Piece {
                         packed: false,
                         file: extent.segment,
@@ -253,9 +282,9 @@ fn gather(
     Ok(())
 }
 
-fn bad_records(job: &PackJob, places: &[u32], bytes: &[u8]) -> Vec<u32> {
+fn bad_records(records: &[PackRecord], places: &[u32], bytes: &[u8]) -> Vec<u32> {
     let mut bad = Vec::new();
-    for (n, (record, place)) in (0..).zip(job.records.iter().zip(places)) {
+    for (n, (record, place)) in (0..).zip(records.iter().zip(places)) {
         if !is_intact(bytes, *place, record.len) {
             bad.push(n);
         }

@@ -429,6 +429,7 @@ fn what(job: &StoreJob) -> String {
         StoreJob::Publish { head, .. } => head.to_string(),
         StoreJob::Pack(job) => format!("pack {} of {} records", job.file, job.records.len()),
         StoreJob::RemovePacks(files) => format!("remove packs {files:?}"),
+        StoreJob::Scrub(job) => format!("scrub {} records", job.records.len()),
     }
 }
 

@@ -243,6 +243,7 @@ impl World {
             random: self.random.number(),
             window_bytes: self.settings.window_bytes,
             read_cache_bytes: self.settings.read_cache_bytes,
+            scrub_interval_ms: self.settings.scrub_interval_ms,
             index_memory_bytes: self.settings.index_memory_bytes,
             server: "tidegate-sim".to_owned(),
         }

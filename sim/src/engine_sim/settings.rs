@@ -50,6 +50,7 @@ pub struct Settings {
     pub window_bytes: u32,
     pub read_cache_bytes: u64,
     pub index_memory_bytes: u64,
+    pub scrub_interval_ms: u64,
     pub rates: FaultRates,
     /// Longest delay of a write, a sync and a message between shards, in us.
     pub write_us: u64,
@@ -82,6 +83,7 @@ impl Settings {
             window_bytes: 1 << 20,
             read_cache_bytes: 1 << 20,
             index_memory_bytes: u64::MAX,
+            scrub_interval_ms: 0,
             rates: FaultRates {
                 power_cut: 0,
                 clean_stop: 0,
@@ -129,6 +131,7 @@ impl Settings {
             window_bytes: random.pick(&[64 << 10, 1 << 20]),
             read_cache_bytes: random.pick(&[1 << 20, 8 << 20]),
             index_memory_bytes: u64::MAX,
+            scrub_interval_ms: 20,
             rates: FaultRates {
                 power_cut: 45,
                 clean_stop: 15,

@@ -7,7 +7,7 @@ use super::{PackFile, Phase, Upkeep};
 use crate::{
     engine::{core::Engine, partition::PartitionKey},
     io::BatchBuffer,
-    log::{IoFailure, LogPosition},
+    log::{Extent, IoFailure, LogPosition},
     state::queue::RecordLocation,
     store::{PackJob, PackRecord, Packed, RecordSource, StoreJob, MAX_PACK_BYTES},
 };
@@ -37,7 +37,7 @@ pub(in crate::engine) struct Collecting {
     victims: BTreeSet<u32>,
     jobs: u32,
     records: Vec<PackRecord>,
-    extents: Vec<crate::log::Extent>,
+    extents: Vec<Extent>,
     bytes: u64,
     /// Partitions whose records below the cut are all in this job or packed,
     /// with the offset up to where.
@@ -134,30 +134,22 @@ impl<B: BatchBuffer> Engine<B> {
             0
         };
         let from = collecting.from.max(hint);
-        let (log, generation, cut) = (&self.log, slot.generation, collecting.cut.0);
+        let generation = slot.generation;
         let mut seen = 0;
         let mut passed_cut = false;
         let resume = slot
             .machine
             .visit_places(from, *budget, &mut |offset, location, len| {
                 seen += 1;
-                let source = match location {
-                    RecordLocation::Ring(position) if position >= cut => {
-                        passed_cut = true;
-                        return false;
+                if let RecordLocation::Packed { file, .. } = location {
+                    if !collecting.victims.contains(&file) {
+                        return true;
                     }
-                    RecordLocation::Ring(position) => {
-                        let first = collecting.extents.len() as u32;
-                        log.visit_extents(LogPosition(position), len, &mut |extent| {
-                            collecting.extents.push(extent);
-                        });
-                        let extents = collecting.extents.len() as u32 - first;
-                        RecordSource::Ring { first, extents }
-                    }
-                    RecordLocation::Packed { file, at } if collecting.victims.contains(&file) => {
-                        RecordSource::Packed { file, at }
-                    }
-                    RecordLocation::Packed { .. } => return true,
+                }
+                let extents = &mut collecting.extents;
+                let Some(source) = self.source_below(collecting.cut, location, len, extents) else {
+                    passed_cut = true;
+                    return false;
                 };
                 if collecting.bytes > 0 && collecting.bytes + u64::from(len) > MAX_PACK_BYTES {
                     collecting.bytes = MAX_PACK_BYTES;
@@ -224,7 +216,7 @@ impl<B: BatchBuffer> Engine<B> {
                     live_bytes: record_bytes,
                 };
                 self.upkeep.packs.insert(file, pack);
-                self.tell_bad_packed(&job, &packed);
+                self.tell_bad_records(&job.records, &packed.bad);
                 self.upkeep.phase = Phase::Relocating(collecting, job, packed, 0);
             }
             Err(failure) => {
@@ -235,16 +227,27 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    fn tell_bad_packed(&mut self, job: &PackJob, packed: &Packed) {
-        for n in &packed.bad {
-            if let Some(record) = job.records.get(*n as usize) {
-                let (queue_id, partition) = (record.queue_id, record.partition);
-                let key = PartitionKey {
-                    queue_id,
-                    partition,
-                };
-                self.tell_bad_record(key, record.offset);
+    /// Where a record is read from; `None` for what stands in the log at or above
+    /// `cut`.
+    pub(super) fn source_below(
+        &self,
+        cut: LogPosition,
+        location: RecordLocation,
+        len: u32,
+        extents: &mut Vec<Extent>,
+    ) -> Option<RecordSource> {
+        match location {
+            RecordLocation::Ring(position) if position >= cut.0 => None,
+            RecordLocation::Ring(position) => {
+                let first = extents.len() as u32;
+                self.log
+                    .visit_extents(LogPosition(position), len, &mut |extent| {
+                        extents.push(extent);
+                    });
+                let extents = extents.len() as u32 - first;
+                Some(RecordSource::Ring { first, extents })
             }
+            RecordLocation::Packed { file, at } => Some(RecordSource::Packed { file, at }),
         }
     }
 

@@ -4,6 +4,7 @@
 //! Idle ─► Collecting ─► Packing ─► Relocating ─┐     records that still live in
 //!   ▲         ▲────────────────────────────────┘     the oldest segments move
 //!   │         └─► Capturing ─► Syncing ─► Publishing ─► Idle
+//!   └───────────── Scrubbing ◄─ Idle                  at a low rate
 //! ```
 //!
 //! Owns: where the cycle is, which packed files there are, what the published
@@ -27,6 +28,7 @@
 mod capture;
 mod collect;
 mod restore;
+mod scrub;
 mod verify;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -35,6 +37,7 @@ pub(super) use capture::{CaptureTarget, Capturing};
 pub(super) use collect::Collecting;
 pub use restore::RestoreFailure;
 pub(super) use restore::Restored;
+pub(super) use scrub::Scrub;
 pub use verify::{verify_stored, StoredRecords};
 
 use super::{
@@ -45,7 +48,7 @@ use crate::{
     io::BatchBuffer,
     log::{IoFailure, LogPosition},
     mutation::{removed, Rule},
-    store::{CheckpointHead, PackJob, Packed, StoreDone, StoreJob},
+    store::{CheckpointHead, PackJob, Packed, ScrubJob, StoreDone, StoreJob},
 };
 
 /// Segments behind the one being written whose records are not packed: most
@@ -77,6 +80,7 @@ pub(super) enum Phase {
     Capturing(Box<Capturing>),
     Syncing(Box<Captured>),
     Publishing(Box<Captured>),
+    Scrubbing(Arc<ScrubJob>),
 }
 
 /// A capture that is complete.
@@ -91,6 +95,7 @@ pub(super) struct Captured {
 /// See the module head.
 pub(super) struct Upkeep {
     phase: Phase,
+    scrub: Scrub,
     /// Of the last published checkpoint; 0 = none.
     serial: u64,
     /// Its body's length.
@@ -120,9 +125,11 @@ impl Upkeep {
         body_bytes: u64,
         packs: BTreeMap<u32, PackFile>,
         start: LogPosition,
+        scrub: Scrub,
     ) -> Self {
         Upkeep {
             phase: Phase::Idle,
+            scrub,
             serial: head.map_or(0, |head| head.serial),
             body_bytes,
             captured_from: head.map_or(start, |head| head.anchor.position),
@@ -174,7 +181,7 @@ impl<B: BatchBuffer> Engine<B> {
             }
             Phase::Capturing(capturing) => self.capture(capturing),
             Phase::Syncing(captured) => self.publish_if_durable(captured),
-            waiting @ (Phase::Packing(..) | Phase::Publishing(_)) => waiting,
+            waiting @ (Phase::Packing(..) | Phase::Publishing(_) | Phase::Scrubbing(_)) => waiting,
         };
     }
 
@@ -192,8 +199,13 @@ impl<B: BatchBuffer> Engine<B> {
     /// may happen for long.
     pub(super) fn upkeep_due_ms(&self) -> Option<u64> {
         let is_idle = matches!(self.upkeep.phase, Phase::Idle);
-        let waits = is_idle && !self.latched && !self.draining && self.is_cycle_due();
-        waits.then_some(self.upkeep.retry_at_ms)
+        if !is_idle || !self.serving || self.latched || self.draining {
+            return None;
+        }
+        match self.is_cycle_due() {
+            true => Some(self.upkeep.retry_at_ms),
+            false => self.upkeep.scrub.due_ms(),
+        }
     }
 
     /// A cycle has something to do, now or after its rest.
@@ -213,21 +225,28 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Nothing is left to pack, to capture or to publish for now.
     pub fn upkeep_is_at_rest(&self) -> bool {
-        matches!(self.upkeep.phase, Phase::Idle) && !self.is_cycle_due()
+        matches!(self.upkeep.phase, Phase::Idle | Phase::Scrubbing(_)) && !self.is_cycle_due()
     }
 
     fn begin_cycle(&mut self) -> Phase {
-        if self.server_ms < self.upkeep.retry_at_ms || !self.is_cycle_due() {
+        if !self.is_cycle_due() {
+            return self.scrub_on();
+        }
+        if self.server_ms < self.upkeep.retry_at_ms {
             return Phase::Idle;
         }
         self.upkeep.unfinished = false;
         if self.room.full {
             self.upkeep.retry_at_ms = self.server_ms + PAUSE_MS;
         }
+        Phase::Collecting(self.begin_collecting(self.cold_below()))
+    }
+
+    /// What stands below in the log is not recent any more.
+    fn cold_below(&self) -> LogPosition {
         let geometry = self.log.geometry();
         let current = geometry.segment_of(self.frontiers.durable_next);
-        let cut = geometry.start_of(current.saturating_sub(RECENT_SEGMENTS));
-        Phase::Collecting(self.begin_collecting(cut))
+        geometry.start_of(current.saturating_sub(RECENT_SEGMENTS))
     }
 
     /// A capture may begin: everything in front of the anchor is applied.
@@ -291,6 +310,7 @@ impl<B: BatchBuffer> Engine<B> {
         match done {
             StoreDone::Published { serial, result } => self.on_published(serial, result),
             StoreDone::Packed { file, result } => self.on_packed(file, result),
+            StoreDone::Scrubbed(result) => self.on_scrubbed(result),
             StoreDone::Removed(Ok(())) => {}
             StoreDone::Removed(Err(failure)) => {
                 self.upkeep_failed("removing packed files", &failure);
@@ -337,6 +357,10 @@ impl<B: BatchBuffer> Engine<B> {
     /// Lets go of what the published checkpoint does not need and no read under
     /// way does.
     fn let_go(&mut self) {
+        if matches!(self.upkeep.phase, Phase::Scrubbing(_)) {
+            // It reads them.
+            return;
+        }
         let geometry = self.log.geometry();
         if !self.upkeep.dead.is_empty() {
             self.remove_dead_packs();
