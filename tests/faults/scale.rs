@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{
     load::{batch_of, id_of, payload, put},
-    server::{disk_bytes, Home},
+    server::{disk_bytes, segments, Home},
     size, soon,
 };
 
@@ -57,7 +57,7 @@ async fn declare_all(client: &Client, queues: std::ops::Range<usize>) {
 /// deleted, for good.
 #[tokio::test]
 async fn f66_idle_queues_cost_what_is_stated_and_are_given_back() {
-    let queues = size(3_000, 100_000);
+    let queues = size(5_000, 100_000);
     let home = Home::new(2).short_segments();
     let server = home.start();
     let client = server.client().await;
@@ -94,6 +94,9 @@ async fn f66_idle_queues_cost_what_is_stated_and_are_given_back() {
     })
     .await;
     assert!(client.list().await.unwrap().is_empty());
+    // Until a checkpoint does not know them any more: a start then has nothing of
+    // them to replay.
+    roll_every_log(&client, &home).await;
     server.kill();
 
     let server = home.start();
@@ -101,8 +104,28 @@ async fn f66_idle_queues_cost_what_is_stated_and_are_given_back() {
     assert!(client.list().await.unwrap().is_empty());
     let left = server.memory();
     println!("F66: {left} bytes when all are gone and after a start");
-    assert!(left < before + 16 * MIB, "{} MiB", left / MIB);
+    assert!(left < before + 6 * MIB, "{} MiB", left / MIB);
     server.stop();
+}
+
+/// Lets segments of each shard's log go that were written before.
+async fn roll_every_log(client: &Client, home: &Home) {
+    let options = DeclareOptions::new("last").partitions(16);
+    client.declare(options).await.unwrap();
+    let publisher = client.publisher("last").await.unwrap();
+    let batch = batch_of([&payload("passes", 50_000)[..]]);
+    let last = [0, 1].map(|shard| segments(&home.data(), shard).pop());
+    let is_gone = |shard: u16| {
+        let first = segments(&home.data(), shard).into_iter().next();
+        first > last[usize::from(shard)]
+    };
+    while !(is_gone(0) && is_gone(1)) {
+        for _ in 0..16 {
+            put(&publisher, &batch).await;
+        }
+        client.purge("last").await.unwrap();
+    }
+    client.delete("last").await.unwrap();
 }
 
 /// F68: a backlog far beyond what is kept in memory, read by a consumer that
