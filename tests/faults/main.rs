@@ -4,12 +4,16 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clock;
 mod consumers;
 mod crash_loop;
+mod disk;
 mod leases;
 mod load;
 mod network;
+mod offsets;
 mod power_cut;
 mod queues;
 mod recovery;
 mod scrub;
+mod scale;

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Of a segment that batches go to. A spare in the making latches nothing.
-fn segment(name: &str) -> bool {
+pub fn segment(name: &str) -> bool {
     name.starts_with("seg-") && !name.ends_with(".tmp")
 }
 

@@ -13,4 +13,5 @@ mod cuts;
 mod failures;
 mod full_disk;
 mod machine;
+mod retries;
 mod traffic;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use client::{Client, Delivery, Record, SettleConfirm};
+use client::{Batch, Client, Delivery, ErrorCode, Publisher, Record, SettleConfirm};
 use tokio::task::JoinSet;
 
 use super::{journal::Journal, Random};
@@ -41,6 +41,30 @@ pub fn id_of(bytes: &[u8]) -> String {
     let id = String::from_utf8(bytes[..end].to_vec()).expect("an id");
     assert_eq!(payload(&id, bytes.len()), bytes, "{id} has other bytes");
     id
+}
+
+/// Publishes a batch, again and again while the log is behind.
+pub async fn put(publisher: &Publisher, batch: &Batch) {
+    loop {
+        match publisher.send_batch(batch).await.unwrap().await {
+            Err(error) if error.code() == Some(ErrorCode::Overloaded) => {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            taken => {
+                taken.unwrap();
+                return;
+            }
+        }
+    }
+}
+
+/// Records that belong together.
+pub fn batch_of<'a>(payloads: impl IntoIterator<Item = &'a [u8]>) -> Batch {
+    let mut batch = Batch::new();
+    for payload in payloads {
+        batch.push(payload).unwrap();
+    }
+    batch
 }
 
 /// Publishes until told to stop, then waits for every answer.

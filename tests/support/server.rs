@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::SocketAddr,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{mpsc, Arc, Mutex},
@@ -26,6 +27,7 @@ pub struct Home {
     data: PathBuf,
     boot: Option<String>,
     boot_directory: Option<PathBuf>,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Home {
@@ -42,6 +44,7 @@ impl Home {
             segment_size: "4MiB",
             boot: None,
             boot_directory: None,
+            environment: Vec::new(),
         }
     }
 
@@ -61,6 +64,12 @@ impl Home {
     /// The least there is, so that checkpoints, packing and reclaim are busy.
     pub fn short_segments(mut self) -> Self {
         self.segment_size = "1MiB";
+        self
+    }
+
+    /// Servers find this in their environment.
+    pub fn environment(mut self, name: &'static str, path: &Path) -> Self {
+        self.environment.push((name, path.to_owned()));
         self
     }
 
@@ -106,6 +115,9 @@ impl Home {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        for (name, path) in &self.environment {
+            command.env(name, path);
+        }
         if let Some(boot) = &self.boot {
             command.env("TIDEGATE_TEST_BOOT_ID", boot);
         }
@@ -284,10 +296,19 @@ impl Server {
 
     /// Highest resident memory so far, bytes.
     pub fn peak_memory(&self) -> u64 {
+        self.status_bytes("VmHWM:")
+    }
+
+    /// Resident memory now, bytes.
+    pub fn memory(&self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    fn status_bytes(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status
             .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .find_map(|line| line.strip_prefix(name))
             .unwrap();
         let kib: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
         kib * 1024
@@ -311,6 +332,21 @@ pub fn quick() -> Builder {
         .patience(Duration::from_secs(10))
         .request_timeout(PATIENCE)
         .publish_deadline(PATIENCE)
+}
+
+/// Bytes that a directory's files take on disk, those below it included.
+pub fn disk_bytes(directory: &Path) -> u64 {
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory).unwrap() {
+        // It may be renamed or removed meanwhile.
+        let Ok(entry) = entry else { continue };
+        bytes += match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
+            Ok(metadata) => metadata.blocks() * 512,
+            Err(_) => 0,
+        };
+    }
+    bytes
 }
 
 /// The segment files of shard `shard`, by sequence; not one that is being made.
