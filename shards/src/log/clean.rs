@@ -8,6 +8,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{get_u128, get_u32, get_u64};
+use super::format::{other_digit, OtherFormat};
 use super::position::{LogId, LogPosition};
 use crate::io::{Disk, DiskError};
 use crate::mutation::{removed, Rule};
@@ -49,10 +50,10 @@ impl CleanMarker {
 
     /// The markers in a file, or `None` if it is not whole.
     pub fn decode_all(bytes: &[u8]) -> Option<Vec<CleanMarker>> {
-        let body = bytes.get(..bytes.len().checked_sub(8)?)?;
-        if !body.starts_with(&MAGIC) || get_u64(bytes, body.len())? != xxh3_64(body) {
+        if !is_intact(bytes) {
             return None;
         }
+        let body = bytes.get(..bytes.len().checked_sub(8)?)?;
         let entries = body.get(12..)?.chunks_exact(MARKER_BYTES);
         if !entries.remainder().is_empty() || entries.len() != get_u32(body, 8)? as usize {
             return None;
@@ -67,6 +68,28 @@ impl CleanMarker {
                 })
             })
             .collect()
+    }
+}
+
+fn is_intact(bytes: &[u8]) -> bool {
+    bytes.split_last_chunk().is_some_and(|(body, checksum)| {
+        body.starts_with(&MAGIC) && u64::from_le_bytes(*checksum) == xxh3_64(body)
+    })
+}
+
+/// Looks whether a marker file's bytes, if there are any, are of this format.
+/// Damage passes: it counts as no marker.
+///
+/// # Errors
+/// They are of another one.
+pub fn check_clean_format(bytes: &[u8]) -> Result<(), OtherFormat> {
+    match other_digit(bytes, &MAGIC, is_intact) {
+        None => Ok(()),
+        Some(format) => Err(OtherFormat {
+            what: format!("the file `{CLEAN_FILE}`"),
+            format,
+            reads: 1,
+        }),
     }
 }
 
@@ -115,5 +138,16 @@ mod tests {
             CleanMarker::decode_all(&CleanMarker::encode_all(&[])),
             Some(vec![])
         );
+    }
+
+    #[test]
+    fn a_marker_file_of_a_later_format_is_named() {
+        let mut bytes = CleanMarker::encode_all(&[]);
+        bytes[7] = b'2';
+        assert_eq!(check_clean_format(&bytes), Ok(()), "a damaged number");
+        bytes.push(0);
+        let refused = check_clean_format(&bytes).unwrap_err();
+        assert_eq!(refused.format, 2);
+        assert_eq!(check_clean_format(b""), Ok(()));
     }
 }
