@@ -4,7 +4,7 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use shards::io::{Disk, DiskError, DiskErrorKind, DiskFile};
-use shards::log::{Anchor, LogId, LogPosition};
+use shards::log::{Anchor, LogId, LogPosition, OtherFormat};
 use shards::store::{
     load, look, publish, remove_orphans, Checkpoint, CheckpointError, CheckpointHead, Section,
     SectionKind, CHECKPOINT_FILES,
@@ -420,9 +420,12 @@ fn another_format_and_another_log_are_refused_by_name() {
     let error = load(&disk, LOG).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "ckpt-b has checkpoint format 2, this program reads format 1"
+        "ckpt-b has format 2, this program reads format 1"
     );
-    assert!(matches!(error, CheckpointError::Format { format: 2, .. }));
+    assert!(matches!(
+        error,
+        CheckpointError::Format(OtherFormat { format: 2, .. })
+    ));
 }
 
 /// So that a full disk can be emptied.

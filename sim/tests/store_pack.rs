@@ -394,11 +394,12 @@ fn files_of_another_log_number_or_format_are_refused_by_name() {
 /// Damage is told when a record is read; it does not keep a server from starting.
 #[test]
 fn a_start_passes_over_packed_files_that_are_damaged_or_missing() {
-    let work = Work::filled();
-    work.pack();
-    put(&work, 8, &2u32.to_le_bytes());
-    work.disk.flip(&pack_name(9), 20, 1).unwrap();
-    check_pack_formats(&work.disk, &[9, 77].into()).unwrap();
+    for at in 0..HEAD_BYTES {
+        let work = Work::filled();
+        work.pack();
+        work.disk.flip(&pack_name(9), at, 3).unwrap();
+        check_pack_formats(&work.disk, &[9, 77].into()).unwrap();
+    }
 }
 
 #[test]

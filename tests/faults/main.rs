@@ -15,5 +15,5 @@ mod offsets;
 mod power_cut;
 mod queues;
 mod recovery;
-mod scrub;
 mod scale;
+mod scrub;

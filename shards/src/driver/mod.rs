@@ -29,6 +29,7 @@ mod data_directory;
 pub mod device_probe;
 mod disk_space;
 mod fd;
+mod formats;
 pub mod fs_disk;
 mod helper;
 mod listener;

@@ -15,7 +15,9 @@ use super::{data_directory::shard_directory, fs_disk::FsDisk, machine};
 use crate::{
     engine::{verify_stored, RestoreFailure, StoredRecords},
     io::{Disk, DiskError},
-    log::{self, BootId, CleanMarker, Inspected, Inspection, SuperblockError, CLEAN_FILE},
+    log::{
+        self, BootId, CleanMarker, Inspected, Inspection, OtherFormat, SuperblockError, CLEAN_FILE,
+    },
     store::{self, Checkpoint, CheckpointError, CheckpointHead},
 };
 
@@ -29,6 +31,8 @@ const MAX_CLEAN_BYTES: u64 = 1 << 20;
 pub enum OfflineError {
     #[error("{} is not a Tidegate data directory: it has no readable file `identity` ({source})", path.display())]
     NoDirectory { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Format { path: PathBuf, source: OtherFormat },
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
@@ -141,6 +145,16 @@ fn checkpoint_of(disk: &FsDisk, path: &Path) -> Result<Option<Checkpoint>, Offli
 
 /// The clean markers of the last stop; none when it was not clean.
 fn clean_markers(data: &Path) -> Result<Vec<CleanMarker>, OfflineError> {
+    let bytes = clean_bytes(data)?;
+    log::check_clean_format(&bytes).map_err(|source| OfflineError::Format {
+        path: data.to_owned(),
+        source,
+    })?;
+    Ok(CleanMarker::decode_all(&bytes).unwrap_or_default())
+}
+
+/// The marker file, as it is; empty if there is none that can be one.
+pub(super) fn clean_bytes(data: &Path) -> Result<Vec<u8>, OfflineError> {
     let path = data.join(CLEAN_FILE);
     let size = match fs::metadata(&path) {
         Ok(metadata) => metadata.len(),
@@ -150,6 +164,5 @@ fn clean_markers(data: &Path) -> Result<Vec<CleanMarker>, OfflineError> {
     if size > MAX_CLEAN_BYTES {
         return Ok(Vec::new());
     }
-    let bytes = fs::read(&path).map_err(|source| OfflineError::Read { path, source })?;
-    Ok(CleanMarker::decode_all(&bytes).unwrap_or_default())
+    fs::read(&path).map_err(|source| OfflineError::Read { path, source })
 }

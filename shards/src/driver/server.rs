@@ -16,6 +16,7 @@ use super::{
     bringup::{self, Bringup},
     data_directory::{self, random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
     device_probe::{self, DeviceProbe},
+    formats,
     fs_disk::FsDisk,
     helper::Helper,
     machine::{self, MachineError},
@@ -97,6 +98,8 @@ pub enum StartError {
         address: SocketAddr,
         source: io::Error,
     },
+    #[error("the data directory {} was written by another version of Tidegate ({found}), and nothing in it was changed; start that version, or choose another directory with --data", data.display())]
+    Format { data: PathBuf, found: String },
     #[error("{0}")]
     Log(String),
     #[error("shard {shard} did not start: {reason}")]
@@ -156,6 +159,13 @@ impl Server {
         let warning = machine::check_memory(options.io_memory as u64, shards)?;
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
+        let identity = &directory.identity;
+        formats::check(directory.path(), identity.place.shards).map_err(|found| {
+            StartError::Format {
+                data: directory.path().to_owned(),
+                found,
+            }
+        })?;
         let probe = probe_device(&directory)?;
         let found = probe.as_ref().map(|probe| probe.method);
         let sync_method = options

@@ -24,6 +24,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{get_u128, get_u16, get_u32, get_u64};
+use super::format::{other_format, OtherFormat};
 use super::position::{Geometry, LogId, LogPosition, MAX_BATCH_BYTES};
 
 /// Bytes in front of a batch's items.
@@ -112,6 +113,28 @@ impl BatchHeader {
         sound.then_some((header, checksum))
     }
 
+    /// The other format of the batch of log `log_id` that stands at `position`,
+    /// where `bytes` are from. Damage is none: magic, format, log id, position and
+    /// the header's checksum stand where they stand here in every format of a
+    /// batch.
+    pub(super) fn other_format(
+        bytes: &[u8],
+        log_id: LogId,
+        position: LogPosition,
+    ) -> Option<OtherFormat> {
+        let head = bytes.get(..BATCH_HEADER_BYTES)?;
+        let never = |_: &[u8]| false;
+        let format = other_format(head, &MAGIC, &FORMAT.to_le_bytes(), never)?;
+        let intact = get_u64(head, CHECKSUM_AT)? == xxh3_64(head.get(..CHECKSUM_AT)?)
+            && get_u128(head, 16)? == log_id.0
+            && get_u64(head, 32)? == position.0;
+        intact.then(|| OtherFormat {
+            what: format!("the batch at {position}"),
+            format,
+            reads: FORMAT.into(),
+        })
+    }
+
     /// Header and body, in bytes.
     pub fn used_bytes(&self) -> u64 {
         BATCH_HEADER_BYTES as u64 + u64::from(self.body_bytes)
@@ -187,6 +210,25 @@ mod tests {
             .encode(&mut bytes);
             assert_eq!(BatchHeader::decode(&bytes), None);
         }
+    }
+
+    #[test]
+    fn an_intact_header_of_a_later_format_is_told_from_damage() {
+        let mut bytes = vec![0u8; BATCH_HEADER_BYTES];
+        header().encode(&mut bytes);
+        let other = |bytes: &[u8]| {
+            let of = header();
+            BatchHeader::other_format(bytes, of.log_id, of.position).map(|other| other.format)
+        };
+        assert_eq!(other(&bytes), None);
+        bytes[8] = 2;
+        assert_eq!(other(&bytes), None, "a damaged number");
+        let checksum = xxh3_64(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(other(&bytes), Some(2));
+        let elsewhere = LogPosition(header().position.0 + 4096);
+        let there = BatchHeader::other_format(&bytes, header().log_id, elsewhere);
+        assert_eq!(there, None, "a stale copy");
     }
 
     #[test]

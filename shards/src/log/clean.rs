@@ -11,6 +11,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{get_u128, get_u32, get_u64};
+use super::format::{other_digit, OtherFormat};
 use super::position::{LogId, LogPosition};
 use crate::io::{Disk, DiskError, DiskErrorKind, DiskFile};
 use crate::mutation::{removed, Rule};
@@ -56,11 +57,7 @@ impl CleanMarker {
 
     /// The markers in a file, or `None` if it is not whole.
     pub fn decode_all(bytes: &[u8]) -> Option<Vec<CleanMarker>> {
-        let count = get_u32(bytes, 8)? as usize;
-        let body = bytes.get(..count.checked_mul(MARKER_BYTES)?.checked_add(12)?)?;
-        if !body.starts_with(&MAGIC) || get_u64(bytes, body.len())? != xxh3_64(body) {
-            return None;
-        }
+        let body = intact_body(bytes)?;
         body.get(12..)?
             .chunks_exact(MARKER_BYTES)
             .map(|entry| {
@@ -72,6 +69,30 @@ impl CleanMarker {
                 })
             })
             .collect()
+    }
+}
+
+/// What the checksum covers, if it does; zeros may follow.
+fn intact_body(bytes: &[u8]) -> Option<&[u8]> {
+    let count = get_u32(bytes, 8)? as usize;
+    let body = bytes.get(..count.checked_mul(MARKER_BYTES)?.checked_add(12)?)?;
+    let intact = body.starts_with(&MAGIC) && get_u64(bytes, body.len())? == xxh3_64(body);
+    intact.then_some(body)
+}
+
+/// Looks whether a marker file's bytes, if there are any, are of this format.
+/// Damage passes: it counts as no marker.
+///
+/// # Errors
+/// They are of another one.
+pub fn check_clean_format(bytes: &[u8]) -> Result<(), OtherFormat> {
+    match other_digit(bytes, &MAGIC, |bytes| intact_body(bytes).is_some()) {
+        None => Ok(()),
+        Some(format) => Err(OtherFormat {
+            what: format!("the file `{CLEAN_FILE}`"),
+            format,
+            reads: 1,
+        }),
     }
 }
 
@@ -153,5 +174,16 @@ mod tests {
             CleanMarker::decode_all(&CleanMarker::encode_all(&[])),
             Some(vec![])
         );
+    }
+
+    #[test]
+    fn a_marker_file_of_a_later_format_is_named() {
+        let mut bytes = CleanMarker::encode_all(&[]);
+        bytes[7] = b'2';
+        assert_eq!(check_clean_format(&bytes), Ok(()), "a damaged number");
+        bytes.push(0);
+        let refused = check_clean_format(&bytes).unwrap_err();
+        assert_eq!(refused.format, 2);
+        assert_eq!(check_clean_format(b""), Ok(()));
     }
 }

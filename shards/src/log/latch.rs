@@ -15,9 +15,10 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{get_u128, get_u64};
+use super::format::{other_digit, OtherFormat};
 use super::position::{LogId, LogPosition};
-use super::superblock::Superblock;
-use crate::io::{Disk, DiskError};
+use super::superblock::{Superblock, SuperblockError};
+use crate::io::{Disk, DiskError, DiskErrorKind};
 use crate::mutation::{removed, Rule};
 
 /// The record's file in the log's directory.
@@ -97,10 +98,11 @@ pub(super) fn find_latch(
     boot: Option<&dyn Disk>,
     superblock: &Superblock,
     same_boot: bool,
-) -> Result<Option<Latch>, DiskError> {
+) -> Result<Option<Latch>, SuperblockError> {
     if removed(Rule::RecordedLatch) {
         return Ok(None);
     }
+    check_format(disk)?;
     let file = disk.read_small(LATCHED_FILE, MAX_FILE_BYTES)?;
     let file = file.map(|bytes| judge(&bytes, superblock));
     let token = match boot {
@@ -142,6 +144,27 @@ fn judge(bytes: &[u8], superblock: &Superblock) -> Option<Latch> {
             (record.open_counter > superblock.latch_cleared).then_some(Latch::At(record))
         }
         _ => Some(Latch::Unknown),
+    }
+}
+
+/// Looks whether the record in the log's directory, if there is one, is of this
+/// format. Damage passes: it counts as a latch.
+///
+/// # Errors
+/// It is of another one, or cannot be read.
+pub(super) fn check_format(disk: &dyn Disk) -> Result<(), SuperblockError> {
+    let bytes = match disk.read_small(LATCHED_FILE, MAX_FILE_BYTES) {
+        Ok(bytes) => bytes.unwrap_or_default(),
+        Err(error) if error.kind == DiskErrorKind::TooLong => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    match other_digit(&bytes, &MAGIC, |bytes| decode(bytes).is_some()) {
+        None => Ok(()),
+        Some(format) => Err(SuperblockError::Format(OtherFormat {
+            what: format!("the file `{LATCHED_FILE}`"),
+            format,
+            reads: 1,
+        })),
     }
 }
 

@@ -32,6 +32,8 @@ mod cache;
 mod clean;
 mod contract;
 mod create;
+mod format;
+mod formats;
 mod fragments;
 mod inspect;
 mod item;
@@ -50,11 +52,16 @@ mod writer;
 
 pub use base::{Anchor, LogBase};
 pub use batch::{BatchHeader, BATCH_HEADER_BYTES};
-pub use clean::{put_clean_markers, take_clean_markers, CleanMarker, CLEAN_FILE};
+pub use clean::{
+    check_clean_format, put_clean_markers, take_clean_markers, CleanMarker, CLEAN_FILE,
+};
 pub use contract::{
     AppendError, Appended, IoFailure, LogEffect, LogFrontiers, LogOptions, LogStart, SyncMethod,
 };
 pub use create::{create, exists, CreateError};
+pub(crate) use format::other_format;
+pub use format::OtherFormat;
+pub use formats::check_formats;
 pub(crate) use fragments::FragmentMap;
 pub use inspect::{inspect, Inspected, Inspection};
 pub use item::{ItemHeader, ItemKind, FRAGMENT_HEADER_BYTES, MAX_ITEM_BYTES};

@@ -11,7 +11,7 @@ use super::latch::{self, Latch, LatchRecord};
 use super::position::{Geometry, LogPosition};
 use super::recovery::{
     walk, Action, BatchVisitor, Boot, DamagedRange, ItemAssembler, RecoveredItem, WalkEnd,
-    WalkFacts,
+    WalkError, WalkFacts,
 };
 use super::reopen::recopy;
 use super::report::{Cut, CutKind, Recopied, RecoveryReport, MAX_LISTED_DAMAGES};
@@ -187,7 +187,7 @@ impl Opening<'_> {
         &mut self,
         store: &SuperblockStore,
         visitor: &mut dyn BatchVisitor,
-    ) -> Result<WalkEnd, DiskError> {
+    ) -> Result<WalkEnd, WalkError> {
         let facts = WalkFacts {
             superblock: &store.current,
             marker: self.marker,
@@ -212,8 +212,12 @@ impl Opening<'_> {
         };
         let recopied = match removed(Rule::ReopenCopies) {
             true => (Recopied::default(), None),
-            false => recopy(&mut self.files, store, self.facts.base, recorded, self.boot)
-                .map_err(OpenError::Recopy)?,
+            false => recopy(&mut self.files, store, self.facts.base, recorded, self.boot).map_err(
+                |error| match error {
+                    WalkError::Disk(error) => OpenError::Recopy(error),
+                    other => other.into(),
+                },
+            )?,
         };
         store.current.latch_cleared = self.latched_counter;
         if !store.current.amnesiac {
@@ -462,6 +466,15 @@ pub(super) fn cut_of(end: &WalkEnd) -> Option<Cut> {
         from: end.position,
         to,
     })
+}
+
+impl From<WalkError> for OpenError {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::Format(other) => OpenError::Superblock(other.into()),
+            WalkError::Disk(error) => OpenError::Disk(error),
+        }
+    }
 }
 
 fn in_use(error: DiskError) -> OpenError {

@@ -15,7 +15,7 @@ use super::base::LogBase;
 use super::batch::{checksum_of, BatchHeader};
 use super::open::cut_of;
 use super::position::{Geometry, LogPosition};
-use super::recovery::{walk, BatchVisitor, Boot, DamagedRange, WalkFacts};
+use super::recovery::{walk, BatchVisitor, Boot, DamagedRange, WalkError, WalkFacts};
 use super::report::{Cut, Recopied};
 use super::resume::{ensure, fresh_segment};
 use super::segment_files::SegmentFiles;
@@ -32,7 +32,7 @@ pub(super) fn recopy(
     base: Option<&LogBase>,
     recorded: LogPosition,
     boot: Boot,
-) -> Result<(Recopied, Option<Cut>), DiskError> {
+) -> Result<(Recopied, Option<Cut>), WalkError> {
     let geometry = store.current.geometry;
     let facts = WalkFacts {
         superblock: &store.current,
@@ -69,7 +69,7 @@ pub(super) fn recopy(
         for sequence in made {
             let _ = files.remove(sequence);
         }
-        return Err(error);
+        return Err(error.into());
     }
     let anchor = base.map(|base| base.anchor.position);
     if !removed(Rule::ReopenJump) {

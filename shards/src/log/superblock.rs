@@ -16,7 +16,9 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::{get_u128, get_u32, get_u64};
+use super::format::{other_format, OtherFormat};
 use super::position::{Geometry, LogId, LogPosition};
+use super::recovery::WalkError;
 use crate::io::{Disk, DiskError, DiskErrorKind};
 use crate::mutation::{removed, Rule};
 
@@ -81,12 +83,21 @@ pub enum SuperblockError {
     Missing,
     #[error("both superblocks are damaged: {0}")]
     Damaged(&'static str),
-    #[error("the log has format {0}, this program reads format 1")]
-    Format(u32),
+    #[error(transparent)]
+    Format(#[from] OtherFormat),
     #[error("the jump table is full: the log has been cut or reopened too often")]
     JumpTableFull,
     #[error(transparent)]
     Disk(#[from] DiskError),
+}
+
+impl From<WalkError> for SuperblockError {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::Format(other) => SuperblockError::Format(other),
+            WalkError::Disk(error) => SuperblockError::Disk(error),
+        }
+    }
 }
 
 /// The identity of the log in `disk`.
@@ -132,7 +143,7 @@ impl SuperblockStore {
                 Err(error) if error.kind == DiskErrorKind::TooLong => Vec::new(),
                 Err(error) => return Err(error.into()),
             };
-            match decode(&bytes) {
+            match decode(&bytes, name) {
                 Ok((serial, superblock)) => {
                     if valid.as_ref().is_none_or(|best| best.0 < serial) {
                         valid = Some((serial, index, superblock));
@@ -264,22 +275,28 @@ fn encode(superblock: &Superblock, serial: u64) -> Result<Vec<u8>, SuperblockErr
     Ok(bytes)
 }
 
-fn decode(bytes: &[u8]) -> Result<(u64, Superblock), SuperblockError> {
+fn decode(bytes: &[u8], name: &str) -> Result<(u64, Superblock), SuperblockError> {
     if !bytes.starts_with(&MAGIC) {
         return Err(SuperblockError::Damaged("not a superblock"));
     }
-    let parsed = parse(bytes);
-    let format = get_u32(bytes, 8).unwrap_or_default();
-    match parsed {
-        Some(parsed) if format == FORMAT => Ok(parsed),
-        _ if is_intact(bytes).is_some() && format != FORMAT => Err(SuperblockError::Format(format)),
-        _ => Err(SuperblockError::Damaged(
-            "checksum or contents do not match",
-        )),
+    let verifies = |bytes: &[u8]| intact(bytes).is_some();
+    if let Some(format) = other_format(bytes, &MAGIC, &FORMAT.to_le_bytes(), verifies) {
+        return Err(SuperblockError::Format(OtherFormat {
+            what: name.to_owned(),
+            format,
+            reads: FORMAT,
+        }));
     }
+    parse(bytes).ok_or(SuperblockError::Damaged(
+        "checksum or contents do not match",
+    ))
 }
 
-fn is_intact(bytes: &[u8]) -> Option<&[u8]> {
+/// All but the checksum, if it verifies and the number is this format's.
+fn intact(bytes: &[u8]) -> Option<&[u8]> {
+    if get_u32(bytes, 8)? != FORMAT {
+        return None;
+    }
     let total = get_u32(bytes, 12)? as usize;
     let body = bytes.get(..bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
     let whole = total == bytes.len() && get_u64(bytes, body.len())? == xxh3_64(body);
@@ -287,7 +304,7 @@ fn is_intact(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 fn parse(bytes: &[u8]) -> Option<(u64, Superblock)> {
-    let body = is_intact(bytes)?;
+    let body = intact(bytes)?;
     let field = |n: usize| get_u64(body, 48 + n * 8);
     let flags = get_u32(body, 132)?;
     let count = usize::try_from(get_u64(body, 136)?).ok()?;
@@ -360,7 +377,7 @@ mod tests {
             let bytes = encode(&superblock(jumps), 5).unwrap();
             assert_eq!(bytes.len() % UNIT_BYTES, 0);
             assert!(bytes.len() <= MAX_BYTES);
-            assert_eq!(decode(&bytes), Ok((5, superblock(jumps))));
+            assert_eq!(decode(&bytes, "super-a"), Ok((5, superblock(jumps))));
         }
         assert_eq!(
             encode(&superblock(MAX_JUMPS + 1), 5),
@@ -374,21 +391,28 @@ mod tests {
         for at in 0..bytes.len() {
             let mut bad = bytes.clone();
             bad[at] ^= 0x10;
-            assert!(decode(&bad).is_err(), "byte {at}");
+            assert!(decode(&bad, "super-a").is_err(), "byte {at}");
         }
         for len in [0, 1, 100, 4095] {
-            assert!(decode(&bytes[..len]).is_err());
+            assert!(decode(&bytes[..len], "super-a").is_err());
         }
     }
 
     #[test]
-    fn a_newer_format_is_named() {
+    fn a_newer_format_is_named_wherever_its_checksum_stands() {
         let mut bytes = encode(&superblock(0), 5).unwrap();
         bytes[8] = 2;
+        bytes[3000] = 7;
+        let named = SuperblockError::Format(OtherFormat {
+            what: "super-b".to_owned(),
+            format: 2,
+            reads: 1,
+        });
+        assert_eq!(decode(&bytes, "super-b"), Err(named.clone()));
         let body = bytes.len() - 8;
         let checksum = xxh3_64(&bytes[..body]);
         bytes[body..].copy_from_slice(&checksum.to_le_bytes());
-        assert_eq!(decode(&bytes), Err(SuperblockError::Format(2)));
+        assert_eq!(decode(&bytes, "super-b"), Err(named));
     }
 
     #[test]

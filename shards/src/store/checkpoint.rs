@@ -34,7 +34,7 @@ use crate::{
     io::{Disk, DiskError, DiskErrorKind, DiskFile},
     log::{
         bytes::{get_u128, get_u32, get_u64},
-        Anchor, LogBase, LogId, LogPosition,
+        other_format, Anchor, LogBase, LogId, LogPosition, OtherFormat,
     },
     mutation::{removed, Rule},
 };
@@ -138,6 +138,19 @@ const LINK_BYTES: usize = 16;
 /// `file u32, file bytes u64, record bytes u64, live record bytes u64`.
 pub const PACK_ENTRY_BYTES: usize = 28;
 
+/// Looks whether this build reads the checkpoints of log `log_id`, all sections
+/// of the one in force, and the packed files that it names. Changes nothing.
+/// Damage passes: a start tells of it.
+///
+/// # Errors
+/// Another format, or the disk.
+pub fn check_formats(disk: &dyn Disk, log_id: LogId) -> Result<(), CheckpointError> {
+    if let Some(checkpoint) = look(disk, log_id)? {
+        check_pack_formats(disk, &checkpoint.packs()?)?;
+    }
+    Ok(())
+}
+
 /// Removes packed files that the published checkpoint (if there is one) does
 /// not name: a job that was not heard of left them.
 ///
@@ -188,8 +201,8 @@ pub fn take_over(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, C
 /// No usable checkpoint was found, though there is something.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    #[error("{file} has checkpoint format {format}, this program reads format 1")]
-    Format { file: &'static str, format: u32 },
+    #[error(transparent)]
+    Format(#[from] OtherFormat),
     #[error("{file} is the checkpoint of another log")]
     ForeignLog { file: &'static str },
     #[error(transparent)]
@@ -519,21 +532,26 @@ fn encode(head: &CheckpointHead, body_bytes: u64, body_hash: u64) -> Vec<u8> {
 }
 
 /// Head, body length and body checksum; `None` for what is no whole head.
+///
+/// Another format is never taken for no head, wherever its checksum is: the log
+/// below that checkpoint may be gone.
 fn decode(
     block: &[u8],
     file: &'static str,
 ) -> Result<Option<(CheckpointHead, u64, u64)>, CheckpointError> {
-    let intact = block.get(..HEAD_BYTES - 8).is_some_and(|covered| {
-        covered.starts_with(&MAGIC) && get_u64(block, HEAD_BYTES - 8) == Some(xxh3_64(covered))
-    });
-    if !intact {
-        return Ok(None);
+    let verifies = |block: &[u8]| {
+        let covered = block.get(..HEAD_BYTES - 8);
+        covered.map(xxh3_64) == get_u64(block, HEAD_BYTES - 8)
+    };
+    if let Some(format) = other_format(block, &MAGIC, &FORMAT.to_le_bytes(), verifies) {
+        return Err(CheckpointError::Format(OtherFormat {
+            what: file.to_owned(),
+            format,
+            reads: FORMAT,
+        }));
     }
-    let format = get_u32(block, 8).unwrap_or_default();
-    if format != FORMAT {
-        return Err(CheckpointError::Format { file, format });
-    }
-    Ok(parse(block))
+    let whole = block.starts_with(&MAGIC) && get_u32(block, 8) == Some(FORMAT) && verifies(block);
+    Ok(whole.then(|| parse(block)).flatten())
 }
 
 fn parse(block: &[u8]) -> Option<(CheckpointHead, u64, u64)> {

@@ -31,8 +31,8 @@ mod pack;
 mod sections;
 
 pub use checkpoint::{
-    load, look, publish, remove_orphans, take_over, Checkpoint, CheckpointError, CheckpointHead,
-    CHECKPOINT_FILES, PACK_ENTRY_BYTES,
+    check_formats, load, look, publish, remove_orphans, take_over, Checkpoint, CheckpointError,
+    CheckpointHead, CHECKPOINT_FILES, PACK_ENTRY_BYTES,
 };
 pub(crate) use forward_reader::ForwardReader;
 pub use job::{StoreDone, StoreJob};

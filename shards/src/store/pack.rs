@@ -30,7 +30,7 @@ use crate::{
     io::{Disk, DiskError, DiskErrorKind, DiskFile},
     log::{
         bytes::{get_u128, get_u16, get_u32, get_u64},
-        segment_name, Extent, LogId,
+        other_format, segment_name, Extent, LogId, OtherFormat,
     },
     mutation::{removed, Rule},
 };
@@ -113,8 +113,8 @@ pub struct Packed {
 pub enum PackError {
     #[error("{0} is not a packed file of this log, or its head is damaged")]
     Head(String),
-    #[error("{file} has format {format}, this program reads format 1")]
-    Format { file: String, format: u32 },
+    #[error(transparent)]
+    Format(#[from] OtherFormat),
     #[error("the index of {0} is damaged")]
     Index(String),
     #[error(transparent)]
@@ -335,7 +335,7 @@ pub fn check_pack_formats(disk: &dyn Disk, files: &BTreeSet<u32>) -> Result<(), 
         let name = pack_name(*file);
         match disk.open(&name) {
             Ok(open) => match read_head(open.as_ref(), &name) {
-                Err(error @ PackError::Format { .. }) => return Err(error),
+                Err(error @ PackError::Format(_)) => return Err(error),
                 _ => continue,
             },
             Err(error) if error.kind == DiskErrorKind::NotFound => continue,
@@ -350,18 +350,17 @@ fn read_head(open: &dyn DiskFile, name: &str) -> Result<Vec<u8>, PackError> {
     let mut head = vec![0; BLOCK];
     let read = open.read_at(0, &mut head)?;
     head.truncate(read);
-    let intact = head.get(..48).is_some_and(|covered| {
-        covered.starts_with(&MAGIC) && get_u64(&head, 48) == Some(xxh3_64(covered))
-    });
-    if !intact {
-        return Err(PackError::Head(name.to_owned()));
-    }
-    let format = get_u32(&head, 8).unwrap_or_default();
-    if format != FORMAT {
-        return Err(PackError::Format {
-            file: name.to_owned(),
+    let verifies = |head: &[u8]| head.get(..48).map(xxh3_64) == get_u64(head, 48);
+    if let Some(format) = other_format(&head, &MAGIC, &FORMAT.to_le_bytes(), verifies) {
+        return Err(PackError::Format(OtherFormat {
+            what: name.to_owned(),
             format,
-        });
+            reads: FORMAT,
+        }));
+    }
+    let whole = head.starts_with(&MAGIC) && get_u32(&head, 8) == Some(FORMAT) && verifies(&head);
+    if !whole {
+        return Err(PackError::Head(name.to_owned()));
     }
     Ok(head)
 }

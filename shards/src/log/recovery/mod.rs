@@ -24,4 +24,4 @@ pub(super) use items::ItemAssembler;
 pub use items::{place_in, RecoveredItem};
 pub(super) use table::{Action, Boot};
 pub use walk::DamagedRange;
-pub(super) use walk::{walk, BatchVisitor, WalkEnd, WalkFacts};
+pub(super) use walk::{walk, BatchVisitor, WalkEnd, WalkError, WalkFacts};

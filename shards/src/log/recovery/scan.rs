@@ -4,6 +4,7 @@ use super::table::After;
 use super::walk::Chained;
 use crate::log::batch::{body_checksum, BatchHeader, BATCH_HEADER_BYTES};
 use crate::log::bytes::all_zero;
+use crate::log::format::OtherFormat;
 use crate::log::position::{Geometry, LogId, LogPosition, MAX_BATCH_BYTES};
 use crate::log::segment_files::SegmentFiles;
 use crate::mutation::{removed, Rule};
@@ -48,7 +49,15 @@ pub(super) struct Scanner<'s, 'd> {
 impl Scanner<'_, '_> {
     /// Looks through everything from `from` on. `everything` false leaves out
     /// segments whose first part is zero.
-    pub(super) fn tail(&mut self, from: LogPosition, chain: &Chained, everything: bool) -> Tail {
+    ///
+    /// # Errors
+    /// A batch there is of another format: what it means cannot be known.
+    pub(super) fn tail(
+        &mut self,
+        from: LogPosition,
+        chain: &Chained,
+        everything: bool,
+    ) -> Result<Tail, OtherFormat> {
         let mut tail = Tail::default();
         let first = self.geometry.segment_of(from);
         let segments: Vec<u64> = self.files.from(first).collect();
@@ -61,14 +70,14 @@ impl Scanner<'_, '_> {
             if segment != first && !everything {
                 let seen = tail.bytes;
                 let window = LogPosition(end.0.min(start.0 + WINDOW_BYTES));
-                position = self.stretch(position, window, from, chain, &mut tail);
+                position = self.stretch(position, window, from, chain, &mut tail)?;
                 if tail.bytes == seen {
                     break;
                 }
             }
-            position = self.stretch(position, end, from, chain, &mut tail);
+            position = self.stretch(position, end, from, chain, &mut tail)?;
         }
-        tail
+        Ok(tail)
     }
 
     /// Looks at the blocks in `[position, end)` of one segment; returns where
@@ -80,7 +89,7 @@ impl Scanner<'_, '_> {
         from: LogPosition,
         chain: &Chained,
         tail: &mut Tail,
-    ) -> LogPosition {
+    ) -> Result<LogPosition, OtherFormat> {
         let block = u64::from(self.geometry.block_bytes());
         let mut chunk = Vec::new();
         while position < end {
@@ -96,7 +105,7 @@ impl Scanner<'_, '_> {
                 .take_while(|piece| all_zero(piece))
                 .count() as u64;
             position = LogPosition(position.0 + zeros * block);
-            let header = self.header_at(position);
+            let header = self.header_at(position)?;
             if let Some(header) = &header {
                 // A header that verifies tells the truth, whatever its body does.
                 tail.note_stamp(header, chain);
@@ -115,19 +124,28 @@ impl Scanner<'_, '_> {
             tail.bytes = Some((first, next));
             position = next;
         }
-        position
+        Ok(position)
     }
 
     /// The header at `position` if it is this log's and stands where it says.
-    pub(super) fn header_at(&mut self, position: LogPosition) -> Option<BatchHeader> {
+    ///
+    /// # Errors
+    /// It is one of another format.
+    pub(super) fn header_at(
+        &mut self,
+        position: LogPosition,
+    ) -> Result<Option<BatchHeader>, OtherFormat> {
         let mut block = vec![0; self.geometry.block_bytes() as usize];
         self.files.read(position, &mut block);
-        let (header, _) = BatchHeader::decode(&block)?;
+        let Some((header, _)) = BatchHeader::decode(&block) else {
+            let other = BatchHeader::other_format(&block, self.log_id, position);
+            return other.map_or(Ok(None), Err);
+        };
         let padded = self.geometry.padded(header.used_bytes());
         let here = header.log_id == self.log_id
             && (header.position == position || removed(Rule::PositionCheck))
             && padded <= self.geometry.batch_capacity(position) as u64;
-        here.then_some(header)
+        Ok(here.then_some(header))
     }
 
     fn is_body_intact(&mut self, header: &BatchHeader) -> bool {

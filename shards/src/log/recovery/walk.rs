@@ -9,6 +9,7 @@ use crate::log::base::{Anchor, LogBase};
 use crate::log::batch::{body_checksum, BatchHeader, BATCH_HEADER_BYTES};
 use crate::log::bytes::all_zero;
 use crate::log::clean::CleanMarker;
+use crate::log::format::OtherFormat;
 use crate::log::position::{LogPosition, MAX_BATCH_BYTES};
 use crate::log::segment_files::SegmentFiles;
 use crate::log::superblock::Superblock;
@@ -72,12 +73,22 @@ pub(crate) struct WalkEnd {
     pub tail: Tail,
 }
 
+/// Why a walk did not come to an end of the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WalkError {
+    /// Not damage, and not the end.
+    #[error(transparent)]
+    Format(#[from] OtherFormat),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
 /// Reads the log from its start and shows each batch to `visitor`.
 pub(crate) fn walk(
     files: &mut SegmentFiles<'_>,
     facts: &WalkFacts<'_>,
     visitor: &mut dyn BatchVisitor,
-) -> Result<WalkEnd, DiskError> {
+) -> Result<WalkEnd, WalkError> {
     let marker_end = facts.marker.map_or(LogPosition(0), |marker| marker.end);
     let anchor = facts.anchor();
     let checkpointed = facts.base.map_or(anchor.position, |base| base.durable_next);
@@ -178,14 +189,14 @@ struct Seen {
 
 impl Walk<'_, '_> {
     // Ends: each turn moves on, and behind the last segment all is zero.
-    fn run(&mut self, visitor: &mut dyn BatchVisitor) -> Result<WalkEnd, DiskError> {
+    fn run(&mut self, visitor: &mut dyn BatchVisitor) -> Result<WalkEnd, WalkError> {
         loop {
             self.position = self.facts.superblock.follow(self.position);
-            let seen = self.look();
+            let seen = self.look()?;
             let mut finding = self.finding(&seen);
             let mut tail = Tail::default();
             if !finding.is_sound() && finding.frontier == Frontier::Beyond {
-                tail = self.look_behind();
+                tail = self.look_behind()?;
                 self.known = self.known.max(tail.stamped);
                 finding.frontier = self.frontier();
                 finding.after = tail.after();
@@ -198,7 +209,7 @@ impl Walk<'_, '_> {
                 }
                 (Action::Accept | Action::Damage, batch) => {
                     let follows = seen.place == Place::Here && seen.chain == Chain::Follows;
-                    self.skip(batch.filter(|_| follows), visitor);
+                    self.skip(batch.filter(|_| follows), visitor)?;
                 }
                 _ => return Ok(self.end(verdict, tail)),
             }
@@ -224,7 +235,11 @@ impl Walk<'_, '_> {
     /// Goes on behind damage: behind a batch whose intact header says where it
     /// ends, else at the next header that can belong to the chain, else at the
     /// durable frontier (where a batch starts).
-    fn skip(&mut self, batch: Option<(BatchHeader, u64)>, visitor: &mut dyn BatchVisitor) {
+    fn skip(
+        &mut self,
+        batch: Option<(BatchHeader, u64)>,
+        visitor: &mut dyn BatchVisitor,
+    ) -> Result<(), OtherFormat> {
         let from = self.position;
         match batch {
             Some((header, checksum)) => {
@@ -233,16 +248,17 @@ impl Walk<'_, '_> {
                 self.position = header.end(self.facts.superblock.geometry);
             }
             None => {
-                self.position = self.next_header();
+                self.position = self.next_header()?;
                 self.chain.unbroken = false;
             }
         }
         self.damaged_ranges += 1;
         let to = self.position;
         visitor.gap(DamagedRange { from, to });
+        Ok(())
     }
 
-    fn next_header(&mut self) -> LogPosition {
+    fn next_header(&mut self) -> Result<LogPosition, OtherFormat> {
         let superblock = self.facts.superblock;
         let geometry = superblock.geometry;
         let block = u64::from(geometry.block_bytes());
@@ -257,17 +273,17 @@ impl Walk<'_, '_> {
         };
         let mut position = superblock.follow(LogPosition(self.position.0 + block));
         while position < self.known && position < behind_last {
-            let header = scanner.header_at(position);
+            let header = scanner.header_at(position)?;
             if header.is_some_and(|header| self.chain.can_be_later(&header)) {
-                return position;
+                return Ok(position);
             }
             position = superblock.follow(LogPosition(position.0 + block));
         }
         // A damaged frontier would not be: it is always a batch's end.
-        self.known.max(LogPosition(self.position.0 + block))
+        Ok(self.known.max(LogPosition(self.position.0 + block)))
     }
 
-    fn look(&mut self) -> Seen {
+    fn look(&mut self) -> Result<Seen, OtherFormat> {
         let geometry = self.facts.superblock.geometry;
         let mut seen = Seen {
             header: Header::Bad,
@@ -278,15 +294,17 @@ impl Walk<'_, '_> {
         };
         let block = geometry.block_bytes() as usize;
         let Some(first) = self.buffer.get_mut(..block) else {
-            return seen;
+            return Ok(seen);
         };
         self.files.read(self.position, first);
         if all_zero(first) {
             seen.header = Header::Zero;
-            return seen;
+            return Ok(seen);
         }
         let Some((header, checksum)) = BatchHeader::decode(first) else {
-            return seen;
+            let log_id = self.facts.superblock.log_id;
+            let other = BatchHeader::other_format(first, log_id, self.position);
+            return other.map_or(Ok(seen), Err);
         };
         seen.header = Header::Intact;
         seen.batch = Some((header, checksum));
@@ -295,7 +313,7 @@ impl Walk<'_, '_> {
         let padded = geometry.padded(header.used_bytes()) as usize;
         if !here || padded > geometry.batch_capacity(self.position) {
             seen.body = Body::Intact;
-            return seen;
+            return Ok(seen);
         }
         seen.place = Place::Here;
         if self.chain.is_next(&header) {
@@ -309,7 +327,7 @@ impl Walk<'_, '_> {
         if body.map(body_checksum) == Some(header.body_checksum) {
             seen.body = Body::Intact;
         }
-        seen
+        Ok(seen)
     }
 
     fn finding(&self, seen: &Seen) -> Finding {
@@ -346,7 +364,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn look_behind(&mut self) -> Tail {
+    fn look_behind(&mut self) -> Result<Tail, OtherFormat> {
         let superblock = self.facts.superblock;
         Scanner {
             files: self.files,
