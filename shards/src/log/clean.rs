@@ -181,7 +181,7 @@ mod tests {
         let mut bytes = CleanMarker::encode_all(&[]);
         bytes[7] = b'2';
         assert_eq!(check_clean_format(&bytes), Ok(()), "a damaged number");
-        bytes.push(0);
+        bytes.insert(12, 0);
         let refused = check_clean_format(&bytes).unwrap_err();
         assert_eq!(refused.format, 2);
         assert_eq!(check_clean_format(b""), Ok(()));
