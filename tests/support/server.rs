@@ -95,8 +95,49 @@ impl Home {
         self.boot_directory = Some(directory);
     }
 
+    /// Starts believe to be in this boot, and find in `directory` what a reboot
+    /// would have emptied.
+    pub fn booted(&mut self, id: &str, directory: &Path) {
+        self.boot(id);
+        self.boot_directory = Some(directory.to_owned());
+    }
+
     pub fn data(&self) -> PathBuf {
         self.data.clone()
+    }
+
+    /// What a reboot empties, of a home that was told of one.
+    pub fn boot_directory(&self) -> PathBuf {
+        self.boot_directory.clone().unwrap()
+    }
+
+    /// `tidegate log ACTION` on the data: exit code, objects, standard error.
+    pub fn log(&self, action: &str) -> (i32, Vec<serde_json::Value>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command
+            .args(["log", action, "--json"])
+            .arg(self.data())
+            .stdin(Stdio::null());
+        self.tell_boot(&mut command);
+        let output = command.output().unwrap();
+        let objects = String::from_utf8(output.stdout).unwrap();
+        let objects = objects
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        (
+            output.status.code().unwrap(),
+            objects.collect(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    }
+
+    fn tell_boot(&self, command: &mut Command) {
+        if let Some(boot) = &self.boot {
+            command.env("TIDEGATE_TEST_BOOT_ID", boot);
+        }
+        if let Some(directory) = &self.boot_directory {
+            command.env("TIDEGATE_TEST_BOOT_DIRECTORY", directory);
+        }
     }
 
     fn command(&self) -> Command {
@@ -118,12 +159,7 @@ impl Home {
         for (name, path) in &self.environment {
             command.env(name, path);
         }
-        if let Some(boot) = &self.boot {
-            command.env("TIDEGATE_TEST_BOOT_ID", boot);
-        }
-        if let Some(directory) = &self.boot_directory {
-            command.env("TIDEGATE_TEST_BOOT_DIRECTORY", directory);
-        }
+        self.tell_boot(&mut command);
         command
     }
 

@@ -20,7 +20,7 @@ use std::{
 use rustix::fs::{flock, statfs, FlockOperation};
 use thiserror::Error;
 
-use crate::engine::ShardPlace;
+use crate::{engine::ShardPlace, log::OtherFormat};
 
 /// Version of the directory's layout.
 const FORMAT: u32 = 1;
@@ -77,14 +77,17 @@ pub struct DataDirectory {
     pub identity: Identity,
     /// True when this start created it.
     pub created: bool,
-    /// Holds the lock until dropped.
-    lock: File,
+    /// Held until dropped.
+    _lock: Lock,
 }
 
-impl Drop for DataDirectory {
+/// The lock file, locked, with this process's id in it.
+struct Lock(File);
+
+impl Drop for Lock {
     fn drop(&mut self) {
         // Nobody should take the id of a process that ended for a server's.
-        let _ = self.lock.set_len(0);
+        let _ = self.0.set_len(0);
     }
 }
 
@@ -142,7 +145,7 @@ impl DataDirectory {
             path: path.to_owned(),
             identity,
             created,
-            lock,
+            _lock: lock,
         })
     }
 
@@ -174,7 +177,7 @@ impl DataDirectory {
 }
 
 /// Locks the directory for this process, whose id the lock file then says.
-fn take_lock(path: &Path) -> Result<File, DirectoryError> {
+fn take_lock(path: &Path) -> Result<Lock, DirectoryError> {
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -201,7 +204,7 @@ fn take_lock(path: &Path) -> Result<File, DirectoryError> {
     let _ = lock
         .write_all_at(text.as_bytes(), 0)
         .and_then(|()| lock.set_len(text.len() as u64));
-    Ok(lock)
+    Ok(Lock(lock))
 }
 
 /// A server that runs on a data directory.
@@ -260,6 +263,18 @@ pub fn shard_directory(data: &Path, shard: u16) -> PathBuf {
 pub fn stored_shards(path: &Path) -> Option<u16> {
     let identity = read_identity(path).ok().flatten();
     identity.map(|identity| identity.place.shards)
+}
+
+/// The other format that the directory's identity states, if it does.
+pub(super) fn other_format(path: &Path) -> Option<OtherFormat> {
+    let text = fs::read_to_string(path.join("identity")).ok()?;
+    let number = text.lines().next()?.strip_prefix("tidegate ")?;
+    let format = number.parse().ok()?;
+    (format != FORMAT).then(|| OtherFormat {
+        what: "the file `identity`".to_owned(),
+        format,
+        reads: FORMAT,
+    })
 }
 
 fn check_file_system(path: &Path) -> Result<(), DirectoryError> {

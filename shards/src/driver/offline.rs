@@ -11,18 +11,20 @@ use std::{
 use thiserror::Error;
 
 pub use super::data_directory::{running_server, RunningServer};
-use super::{data_directory::shard_directory, fs_disk::FsDisk, machine};
+use super::{
+    boot_directory::existing_boot_directory,
+    data_directory::{other_format, shard_directory},
+    formats,
+    fs_disk::FsDisk,
+    machine,
+};
 use crate::{
     engine::{verify_stored, RestoreFailure, StoredRecords},
     io::{Disk, DiskError},
-    log::{
-        self, BootId, CleanMarker, Inspected, Inspection, OtherFormat, SuperblockError, CLEAN_FILE,
-    },
+    log::{self, BootId, CleanMarker, Inspected, Inspection, SuperblockError, CLEAN_FILE},
     store::{self, Checkpoint, CheckpointError, CheckpointHead},
 };
 
-/// Where the server keeps boot-scoped records of a latch.
-const BOOT_DIRECTORIES: [&str; 2] = ["/run/tidegate", "/dev/shm/tidegate"];
 /// A clean marker file is small; a larger one is none.
 const MAX_CLEAN_BYTES: u64 = 1 << 20;
 
@@ -31,8 +33,8 @@ const MAX_CLEAN_BYTES: u64 = 1 << 20;
 pub enum OfflineError {
     #[error("{} is not a Tidegate data directory: it has no readable file `identity` ({source})", path.display())]
     NoDirectory { path: PathBuf, source: io::Error },
-    #[error("{}: {source}", path.display())]
-    Format { path: PathBuf, source: OtherFormat },
+    #[error("{} was written by another version of Tidegate ({found}); look at it with that version", path.display())]
+    Format { path: PathBuf, found: String },
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
@@ -69,21 +71,25 @@ pub fn inspect_directory(
         path: data.to_owned(),
         source,
     })?;
+    let shards = 0..u16::MAX;
+    let shards = shards.take_while(|shard| shard_directory(data, *shard).is_dir());
+    let checked = match other_format(data) {
+        Some(other) => Err(other.to_string()),
+        None => formats::check(data, shards.clone().count() as u16),
+    };
+    checked.map_err(|found| OfflineError::Format {
+        path: data.to_owned(),
+        found,
+    })?;
     let boot_id = machine::boot_id().map_err(|source| OfflineError::Read {
         path: "/proc/sys/kernel/random/boot_id".into(),
         source,
     })?;
     let markers = clean_markers(data)?;
-    // The first one that the server could use is the one it used.
-    let boot = BOOT_DIRECTORIES
-        .iter()
-        .find_map(|path| FsDisk::open(*path).ok());
+    let boot = existing_boot_directory();
     let boot = boot.as_ref().map(|disk| disk as &dyn Disk);
-    for shard in 0..u16::MAX {
+    for shard in shards {
         let path = shard_directory(data, shard);
-        if !path.is_dir() {
-            break;
-        }
         let disk = FsDisk::open(&path).map_err(|source| OfflineError::Disk {
             path: path.clone(),
             source,
@@ -146,10 +152,6 @@ fn checkpoint_of(disk: &FsDisk, path: &Path) -> Result<Option<Checkpoint>, Offli
 /// The clean markers of the last stop; none when it was not clean.
 fn clean_markers(data: &Path) -> Result<Vec<CleanMarker>, OfflineError> {
     let bytes = clean_bytes(data)?;
-    log::check_clean_format(&bytes).map_err(|source| OfflineError::Format {
-        path: data.to_owned(),
-        source,
-    })?;
     Ok(CleanMarker::decode_all(&bytes).unwrap_or_default())
 }
 
