@@ -470,6 +470,34 @@ fn an_item_above_the_backlog_bound_goes_in_when_nothing_waits() {
     ));
 }
 
+/// What is taken while no further segment is ready leaves half of the reserve to
+/// what must go on once it is known that the disk is full.
+#[test]
+fn a_burst_leaves_half_of_the_reserve() {
+    let mut rig = Rig::new(LogOptions {
+        spare_segments: 1,
+        reserve_segments: 1,
+        ..options()
+    });
+    // Segments 1 and 2 are ready, and the second one is held back.
+    let mut taken = 0;
+    while rig.try_append(3_000, Boundary::Written).is_ok() {
+        taken += 3_000;
+    }
+    let room = SEGMENT_BYTES + SEGMENT_BYTES / 2;
+    assert!(taken < room && taken > room - 8_000, "{taken}");
+    rig.submit();
+    let failure = IoFailure {
+        message: "full".to_owned(),
+        out_of_space: true,
+    };
+    rig.log.segment_ready(3, Err(failure));
+    // A publish would not come this far now; a settle does.
+    assert!(rig.try_append(20_000, Boundary::Written).is_ok());
+    let end = rig.log.frontiers().appended;
+    assert!(end.0 < 3 * SEGMENT_BYTES, "it fits: {end}");
+}
+
 /// A group that was refused what it says of itself would never serve again.
 #[test]
 fn what_a_group_says_of_itself_is_not_refused_for_room() {

@@ -41,6 +41,19 @@ impl World {
         Err("200 publishes fit on a full disk".to_owned())
     }
 
+    /// Purges, waits and publishes by turns; how many publishes were taken.
+    fn take_turns(&mut self, key: Key) -> Checked<u64> {
+        let mut taken = 0;
+        for _ in 0..30 {
+            let correlation = self.purge(CLIENT, key);
+            assert_eq!(self.await_answer(CLIENT, correlation)?, Answer::Done);
+            self.pass(1_000)?;
+            let answer = self.answer_to_publish(key)?;
+            taken += u64::from(matches!(answer, Answer::Confirmed { .. }));
+        }
+        Ok(taken)
+    }
+
     fn info_of(&mut self, key: Key) -> Checked<super::super::requests::Info> {
         let correlation = self.info(CLIENT, key);
         match self.await_answer(CLIENT, correlation)? {
@@ -118,18 +131,24 @@ fn f27_bytes_come_back_on_a_disk_that_stays_full() {
     over(12, |seed| {
         let mut world = cramped(seed)?;
         let queue = world.declared_queue("d", Mode::Durable, 1)?;
-        // Long enough for a first checkpoint, whose file is then there.
         world.confirmed((queue, 0), 40)?;
         world.pass(2_000)?;
         world.fill((queue, 0))?;
-        let mut taken = 0;
-        for _ in 0..30 {
-            let correlation = world.purge(CLIENT, (queue, 0));
-            assert_eq!(world.await_answer(CLIENT, correlation)?, Answer::Done);
-            world.pass(1_000)?;
-            let answer = world.answer_to_publish((queue, 0))?;
-            taken += u64::from(matches!(answer, Answer::Confirmed { .. }));
-        }
+        let taken = world.take_turns((queue, 0))?;
+        assert!(taken > 20, "{taken} publishes were taken");
+        world.finish()
+    });
+}
+
+/// F27: also where the disk was full before there was any checkpoint.
+#[test]
+fn f27_bytes_come_back_on_a_disk_that_was_full_from_the_first_record_on() {
+    over(12, |seed| {
+        let mut world = served(seed, Settings::calm(1))?;
+        let queue = world.declared_queue("d", Mode::Durable, 1)?;
+        world.pass(1_000)?;
+        world.fill((queue, 0))?;
+        let taken = world.take_turns((queue, 0))?;
         assert!(taken > 20, "{taken} publishes were taken");
         world.finish()
     });
