@@ -93,6 +93,9 @@ macro_rules! load_command {
             /// poll without sleeping for this long before a due time: takes the machine's wake-up time out of the generator's lateness, and costs its core (default 0us)
             #[argh(option, from_str_fn(parse_duration), default = "Duration::ZERO")]
             pub spin: Duration,
+            /// also show each second: latencies, backlog, the server's memory and writes; asks the server for its queues once a second
+            #[argh(switch)]
+            pub series: bool,
             /// run the generator on this core only
             #[argh(option)]
             pub pin_core: Option<usize>,
@@ -133,6 +136,7 @@ macro_rules! load_command {
                     credit_bytes: self.credit_bytes,
                     settle_sample: self.settle_sample,
                     spin: self.spin,
+                    series: self.series,
                     pin_core: self.pin_core,
                     server_pid: self.server_pid,
                 }

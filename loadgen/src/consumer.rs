@@ -29,6 +29,7 @@ use crate::{
     latency::Latency,
     payload::Trace,
     producer::Target,
+    series::Recorder,
     session::Session,
     sys,
     track::Arrivals,
@@ -47,6 +48,8 @@ pub struct ConsumerSpec {
     /// The first settle frame and every Nth after it ask for a confirm; 0 = none.
     pub settle_sample: u64,
     pub rows: usize,
+    /// Measure second by second too.
+    pub series: bool,
 }
 
 /// What a consumer found.
@@ -54,6 +57,8 @@ pub struct ConsumerSpec {
 pub struct ConsumerReport {
     /// Intended to receive, per row.
     pub receive: Vec<Latency>,
+    /// The same per second, if it was asked for.
+    pub series: Recorder,
     /// Receive to settle confirm, sampled, per row.
     pub settle: Vec<Latency>,
     /// Per producer.
@@ -220,6 +225,7 @@ impl Consumer {
             run: self.session.run,
             now,
             measure_from: self.session.measure_from_ns(),
+            series: self.spec.series,
         };
         while let Some((header, body)) = self.connection.frames.next_frame()? {
             match Kind::from_raw(header.kind) {
@@ -296,6 +302,7 @@ struct Notes<'a> {
     run: u64,
     now: u64,
     measure_from: u64,
+    series: bool,
 }
 
 impl Notes<'_> {
@@ -368,6 +375,11 @@ impl Notes<'_> {
         if trace.intended_ns >= self.measure_from {
             if let Some(row) = self.report.receive.get_mut(subscription.target.row) {
                 row.record(self.now.saturating_sub(trace.intended_ns), 1);
+            }
+            if self.series {
+                let due = trace.intended_ns - self.measure_from;
+                let latency = self.now.saturating_sub(trace.intended_ns);
+                self.report.series.record(due, latency, 1);
             }
         }
     }

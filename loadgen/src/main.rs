@@ -29,6 +29,7 @@ mod run;
 mod saturate;
 mod schedule;
 mod selftest;
+mod series;
 mod session;
 mod sys;
 mod table;

@@ -37,6 +37,8 @@ pub struct Settings {
     pub credit_bytes: u64,
     pub settle_sample: u64,
     pub spin: Duration,
+    /// Measure second by second too.
+    pub series: bool,
     pub pin_core: Option<usize>,
     pub server_pid: Option<u32>,
 }
@@ -159,12 +161,21 @@ pub fn declare(control: &mut Connection, settings: &Settings) -> Result<Vec<Targ
     Ok(targets)
 }
 
-/// What is left in the queues: records not settled, over all partitions.
+/// What is in the queues, over all partitions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Depth {
+    /// Records not settled.
+    pub unsettled: u64,
+    /// Records written and not yet durable.
+    pub unsynced: u64,
+}
+
+/// Asks what is in the queues.
 ///
 /// # Errors
 /// Refused or broken.
-pub fn left_in_queues(control: &mut Connection, targets: &[Target]) -> Result<u64, LoadError> {
-    let mut left = 0;
+pub fn depth(control: &mut Connection, targets: &[Target]) -> Result<Depth, LoadError> {
+    let mut depth = Depth::default();
     for (number, target) in targets.iter().enumerate() {
         let body = QueueInfo {
             queue_id: target.queue_id,
@@ -175,12 +186,13 @@ pub fn left_in_queues(control: &mut Connection, targets: &[Target]) -> Result<u6
             codec::encode(out, number as u64 + 1, &body)
         })?;
         let info = codec::decode::<QueueInfoReply>(&reply)?;
-        left += info.gated.to_native()
+        depth.unsettled += info.gated.to_native()
             + info.ready.to_native()
             + info.delayed.to_native()
             + info.leased.to_native();
+        depth.unsynced += info.unsynced_records.to_native();
     }
-    Ok(left)
+    Ok(depth)
 }
 
 /// The targets of worker `number` of `workers`: one shared target each when
@@ -238,6 +250,7 @@ pub mod tests {
             credit_bytes: 0,
             settle_sample: 4,
             spin: Duration::ZERO,
+            series: false,
             pin_core: None,
             server_pid: None,
         }

@@ -105,6 +105,11 @@ impl Sample {
         Ok(sample)
     }
 
+    /// CPU seconds so far, user and system.
+    pub fn cpu_s(&self) -> f64 {
+        self.cpu_user_s + self.cpu_system_s
+    }
+
     /// What happened from `self` to `later`, `seconds` apart.
     pub fn until(&self, later: &Sample, pid: u32, seconds: f64, confirmed: u64) -> Usage {
         let cpu_user_s = later.cpu_user_s - self.cpu_user_s;

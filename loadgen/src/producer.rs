@@ -27,6 +27,7 @@ use crate::{
     latency::Latency,
     payload::{PayloadMaker, Trace},
     schedule::Schedule,
+    series::Recorder,
     session::Session,
     sys,
     track::Bitmap,
@@ -75,6 +76,8 @@ pub struct ProducerSpec {
     /// Poll without sleeping for this long before a due time.
     pub spin_ns: u64,
     pub rows: usize,
+    /// Measure second by second too.
+    pub series: bool,
 }
 
 /// What a producer found.
@@ -83,6 +86,8 @@ pub struct ProducerReport {
     pub number: u32,
     /// Intended to confirm, per row.
     pub confirm: Vec<Latency>,
+    /// The same per second, if it was asked for.
+    pub series: Recorder,
     /// Intended to handed to the socket: the generator's own lateness.
     pub lateness: Latency,
     pub confirmed: Bitmap,
@@ -348,6 +353,10 @@ impl Producer {
                             let latency = now.saturating_sub(answered.intended_ns);
                             if let Some(row) = self.report.confirm.get_mut(answered.row) {
                                 row.record(latency, count.into());
+                            }
+                            if self.spec.series {
+                                let due = answered.intended_ns - measure_from;
+                                self.report.series.record(due, latency, count);
                             }
                         }
                     }

@@ -14,6 +14,7 @@ use crate::{
     plan::{Drive, Settings},
     process::Usage,
     run::Findings,
+    series::{self, Recorder, Second},
     table::Floor,
     track::{Arrivals, Verdict},
 };
@@ -55,6 +56,8 @@ pub struct RunReport {
     pub lateness: Summary,
     pub server_usage: Option<Usage>,
     pub generator_usage: Option<Usage>,
+    /// With `--series`: each second of the measured window.
+    pub series: Vec<Second>,
 }
 
 /// What was asked for.
@@ -158,6 +161,7 @@ impl RunReport {
             lateness: lateness.summary(),
             server_usage: findings.server.clone(),
             generator_usage: findings.generator.clone(),
+            series: series(findings),
         }
     }
 
@@ -194,6 +198,17 @@ impl Document {
         text.push('\n');
         std::fs::write(path, text).map_err(LoadError::io("cannot write the result file"))
     }
+}
+
+fn series(findings: &Findings) -> Vec<Second> {
+    let (mut confirm, mut receive) = (Recorder::default(), Recorder::default());
+    for producer in &findings.producers {
+        confirm.merge(&producer.series);
+    }
+    for consumer in &findings.consumers {
+        receive.merge(&consumer.series);
+    }
+    series::seconds(&confirm, &receive, &findings.moments)
 }
 
 fn judge(findings: &Findings) -> Verdict {

@@ -23,10 +23,12 @@ use crate::{
     process::{self, Sample, Usage},
     producer::{Pace, Producer, ProducerReport, ProducerSpec, Target},
     schedule::{Plan, Schedule},
+    series::Moment,
     session::{Session, Snapshot},
     sys, units,
 };
 
+const SECOND_NS: u64 = 1_000_000_000;
 const TICK_NS: u64 = 100_000_000;
 /// Between the last connection and the first due time.
 const START_DELAY_NS: u64 = 50_000_000;
@@ -45,6 +47,9 @@ pub struct Findings {
     pub generator: Option<Usage>,
     /// Records not settled after the run; absent when it could not be asked.
     pub left: Option<u64>,
+    /// At the begin of the measured window and at the end of each of its seconds,
+    /// if it was asked for.
+    pub moments: Vec<Moment>,
     /// The server's name and version, and how many shards it has.
     pub peer: String,
     pub shards: u16,
@@ -85,7 +90,17 @@ fn pinned(settings: &Settings, pid: Option<u32>) -> Result<Findings, LoadError> 
     let consumers = spawn("consumer", consumers, Consumer::run)?;
     let producers = spawn("producer", producers, Producer::run)?;
 
-    let window = Window::observe(&session, pid);
+    let mut moments = Vec::new();
+    let window = Window::observe(&session, pid, &mut || {
+        if settings.series {
+            let depth = plan::depth(&mut control, &targets).unwrap_or_default();
+            moments.push(Moment {
+                unsettled: depth.unsettled,
+                unsynced: depth.unsynced,
+                server: pid.and_then(|pid| Sample::take(pid).ok()),
+            });
+        }
+    });
     let producers = join(producers)?;
     await_consumers(&session, &producers, settings.consumers);
     session.stop_consumers();
@@ -105,6 +120,7 @@ fn pinned(settings: &Settings, pid: Option<u32>) -> Result<Findings, LoadError> 
         server: window.server,
         generator: window.generator,
         left,
+        moments,
         peer: control.peer.server.clone(),
         shards: control.peer.shards,
     })
@@ -135,6 +151,7 @@ fn open_consumers(
                 credit_bytes,
                 settle_sample: settings.settle_sample,
                 rows: settings.modes.len(),
+                series: settings.series,
             };
             let mut consumer = Consumer::new(connection, session.clone(), spec);
             consumer.subscribe()?;
@@ -160,6 +177,7 @@ fn open_producers(
                 deadline_ms: settings.deadline_ms,
                 spin_ns: settings.spin.as_nanos() as u64,
                 rows: settings.modes.len(),
+                series: settings.series,
             };
             let payloads = PayloadMaker::new(settings.size, session.run ^ u64::from(number));
             Ok(Producer::new(connection, session.clone(), spec, payloads))
@@ -227,8 +245,9 @@ struct Window {
 }
 
 impl Window {
-    /// Samples at the start and at the end of the measured window.
-    fn observe(session: &Session, pid: Option<u32>) -> Window {
+    /// Samples at the start and at the end of the measured window. `look` is
+    /// called at its begin and then after each second.
+    fn observe(session: &Session, pid: Option<u32>, look: &mut dyn FnMut()) -> Window {
         let progress = Progress::new();
         let sample = || {
             let of = |pid: u32| Sample::take(pid).ok();
@@ -242,6 +261,13 @@ impl Window {
         };
         progress.until(session, session.measure_from_ns());
         let first = sample();
+        look();
+        let mut second = session.measure_from_ns() + SECOND_NS;
+        while second <= session.end_ns() && !session.aborted() {
+            progress.until(session, second);
+            look();
+            second += SECOND_NS;
+        }
         progress.until(session, session.end_ns());
         let last = sample();
         progress.clear();
@@ -329,7 +355,7 @@ fn await_consumers(session: &Session, producers: &[ProducerReport], consumers: u
 fn await_empty(control: &mut Connection, targets: &[Target], consumed: bool) -> Option<u64> {
     let deadline = sys::now_ns() + 2_000_000_000;
     loop {
-        let left = plan::left_in_queues(control, targets).ok()?;
+        let left = plan::depth(control, targets).ok()?.unsettled;
         if left == 0 || !consumed || sys::now_ns() >= deadline {
             return Some(left);
         }

@@ -125,6 +125,7 @@ fn settings(server: &str, server_pid: Option<u32>) -> Settings {
         credit_bytes: 0,
         settle_sample: 16,
         spin: Duration::ZERO,
+        series: false,
         pin_core: None,
         server_pid,
     }

@@ -9,6 +9,7 @@ use crate::{
     latency::Summary,
     limits::Limits,
     report::{RunReport, Shown},
+    series::Second,
     units::{group_thousands, show_us},
 };
 
@@ -93,9 +94,52 @@ pub fn run(report: &RunReport, floors: Option<(Floor, Floor)>) -> String {
     }
     row(&mut out, "generator lateness", &report.lateness);
     rates(&mut out, report);
+    seconds(&mut out, &report.series);
     usage(&mut out, report);
     checks(&mut out, report);
     out
+}
+
+/// What the seconds of a run were like; each of them is in the result file.
+fn seconds(out: &mut String, seconds: &[Second]) {
+    let spread = |of: &dyn Fn(&Second) -> u64| {
+        let mut values: Vec<u64> = seconds.iter().map(of).collect();
+        values.sort_unstable();
+        let at = |part: usize| values.get(values.len() * part / 10).copied();
+        Some((at(0)?, at(5)?, at(9)?, values.last().copied()?))
+    };
+    let p99s = [
+        (
+            "confirm",
+            spread(&|second: &Second| second.confirm.p99_ns / 1000),
+        ),
+        (
+            "receive",
+            spread(&|second: &Second| second.receive.p99_ns / 1000),
+        ),
+    ];
+    for (name, spread) in p99s {
+        if let Some((least, median, most_of_them, worst)) = spread {
+            let _ = writeln!(
+                out,
+                "  each second  p99 of {name}, us: least {least}, median {median}, 9 of 10 below {most_of_them}, worst {worst}"
+            );
+        }
+    }
+    let unsynced = seconds.iter().map(|second| second.unsynced_records).max();
+    let unsettled = seconds.iter().map(|second| second.unsettled_records).max();
+    let memory = seconds.first().zip(seconds.last());
+    if let (Some(unsynced), Some(unsettled), Some((first, last))) = (unsynced, unsettled, memory) {
+        let mebibytes = |second: &Second| second.rss_bytes.unwrap_or_default() >> 20;
+        let _ = writeln!(
+            out,
+            "  at its end   at most {} records unsynced, {} unsettled; server RSS {} MiB after the first, {} MiB after the last",
+            group_thousands(unsynced),
+            group_thousands(unsettled),
+            mebibytes(first),
+            mebibytes(last)
+        );
+    }
 }
 
 /// The limits probe.
