@@ -3,7 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::fixture::Unpacked;
+use crate::fixture::{Unpacked, SHARDS};
 
 const HEAD_BLOCK: usize = 4096;
 const MAGIC_BATCH: &[u8] = b"TIDEGATB";
@@ -77,12 +77,12 @@ async fn an_identity_of_the_next_format_is_refused() {
 async fn a_clean_marker_of_the_next_format_is_refused() {
     refused("stopped", "data/clean", "format 2", |bytes| {
         bytes[7] = b'2';
-        seal_end(bytes);
+        seal(bytes, 12 + 40 * usize::from(SHARDS));
     })
     .await;
     refused("stopped", "data/clean", "format 2", |bytes| {
         bytes[7] = b'2';
-        bytes.extend([1, 2, 3]);
+        bytes[12..60].reverse();
     })
     .await;
 }
