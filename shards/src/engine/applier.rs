@@ -54,7 +54,7 @@ pub(super) enum Applied {
 
 /// A group's log as a command sees it.
 pub(super) struct Applier<'a> {
-    pub partitions: &'a mut Map<PartitionKey, PartitionSlot>,
+    pub partitions: &'a mut Map<PartitionKey, Box<PartitionSlot>>,
     /// Used again for each append.
     pub appended: &'a mut Vec<AppendedRecord>,
     pub group: GroupId,
@@ -155,7 +155,7 @@ impl Applier<'_> {
         }
         let mut slot = PartitionSlot::new(spec, self.group, self.generation);
         slot.account(self.index_bytes);
-        self.partitions.insert(key, slot);
+        self.partitions.insert(key, Box::new(slot));
         Applied::Created { key }
     }
 }

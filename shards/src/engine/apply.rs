@@ -192,7 +192,7 @@ impl<B: BatchBuffer> Engine<B> {
         let name = self
             .directory
             .by_id(key.queue_id)
-            .map(|queue| queue.name.clone());
+            .map(|queue| queue.name.to_string());
         let slot = self.partitions.get(&key);
         self.notices.push(Notice::Loss(Loss {
             queue: name.unwrap_or_default(),

@@ -52,7 +52,7 @@ pub enum BootError {
 pub struct Boot {
     config: EngineConfig,
     groups: BTreeMap<u32, Recovered>,
-    partitions: Map<PartitionKey, PartitionSlot>,
+    partitions: Map<PartitionKey, Box<PartitionSlot>>,
     appended: Vec<AppendedRecord>,
     meta: MetaState,
     stamp_ms: u64,

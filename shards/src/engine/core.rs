@@ -43,7 +43,8 @@ pub struct Engine<B> {
     pub(super) log: LogWriter<B>,
     pub(super) frontiers: LogFrontiers,
     pub(super) groups: BTreeMap<u32, GroupSlot>,
-    pub(super) partitions: Map<PartitionKey, PartitionSlot>,
+    /// Boxed: a table of them would be half empty.
+    pub(super) partitions: Map<PartitionKey, Box<PartitionSlot>>,
     pub(super) directory: Directory,
     /// Shard 0 only.
     pub(super) meta: Option<MetaSlot>,

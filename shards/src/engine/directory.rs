@@ -1,6 +1,9 @@
 //! This shard's copy of the queue directory, told by shard 0.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use wire::message::{PartitionPlace, QueueDescription};
 
@@ -11,8 +14,8 @@ use crate::{group::GroupId, state::meta::QueueDeclaration};
 pub(super) struct Directory {
     place: ShardPlace,
     node: u32,
-    by_id: BTreeMap<u64, QueueDeclaration>,
-    by_name: BTreeMap<String, u64>,
+    by_id: BTreeMap<u64, Arc<QueueDeclaration>>,
+    by_name: BTreeMap<Arc<str>, u64>,
 }
 
 impl Directory {
@@ -25,12 +28,12 @@ impl Directory {
         }
     }
 
-    pub(super) fn insert(&mut self, queue: QueueDeclaration) {
+    pub(super) fn insert(&mut self, queue: Arc<QueueDeclaration>) {
         self.by_name.insert(queue.name.clone(), queue.queue_id);
         self.by_id.insert(queue.queue_id, queue);
     }
 
-    pub(super) fn remove(&mut self, queue_id: u64) -> Option<QueueDeclaration> {
+    pub(super) fn remove(&mut self, queue_id: u64) -> Option<Arc<QueueDeclaration>> {
         let queue = self.by_id.remove(&queue_id)?;
         if self.by_name.get(&queue.name) == Some(&queue_id) {
             self.by_name.remove(&queue.name);
@@ -44,16 +47,16 @@ impl Directory {
         ids.filter(|id| !named.contains(id)).copied().collect()
     }
 
-    pub(super) fn by_id(&self, queue_id: u64) -> Option<&QueueDeclaration> {
+    pub(super) fn by_id(&self, queue_id: u64) -> Option<&Arc<QueueDeclaration>> {
         self.by_id.get(&queue_id)
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Option<&QueueDeclaration> {
+    pub(super) fn by_name(&self, name: &str) -> Option<&Arc<QueueDeclaration>> {
         self.by_name.get(name).and_then(|id| self.by_id.get(id))
     }
 
     /// Queues whose name is above `after`, in byte order.
-    pub(super) fn after(&self, after: &str) -> impl Iterator<Item = &QueueDeclaration> {
+    pub(super) fn after(&self, after: &str) -> impl Iterator<Item = &Arc<QueueDeclaration>> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = if after.is_empty() {
             Unbounded
@@ -94,7 +97,7 @@ impl Directory {
         };
         QueueDescription {
             queue_id: queue.queue_id,
-            name: queue.name.clone(),
+            name: queue.name.to_string(),
             mode: queue.mode as u8,
             copies: queue.copies,
             lease_ms: queue.lease_ms,

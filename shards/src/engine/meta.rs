@@ -1,7 +1,10 @@
 //! Declare, delete, locate, list: the queue directory. Group 0 decides, on
 //! shard 0; every shard keeps a copy and makes its partitions exist.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use wire::{
     codec,
@@ -392,7 +395,7 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// Shard 0 told of a new queue: keep it and make our partitions exist.
-    pub(super) fn on_declared(&mut self, queue: QueueDeclaration) {
+    pub(super) fn on_declared(&mut self, queue: Arc<QueueDeclaration>) {
         if self.directory_known {
             self.tell_known(queue.queue_id);
         }
@@ -402,7 +405,7 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// Shard 0 told of all queues there are: what it does not name was deleted.
-    pub(super) fn on_directory(&mut self, queues: Vec<QueueDeclaration>) {
+    pub(super) fn on_directory(&mut self, queues: Vec<Arc<QueueDeclaration>>) {
         self.directory_known = true;
         let named: BTreeSet<u64> = queues.iter().map(|queue| queue.queue_id).collect();
         for gone in self.directory.ids_beside(&named) {

@@ -1,5 +1,7 @@
 //! What crosses the engine's border.
 
+use std::sync::Arc;
+
 use wire::frame::FrameHeader;
 
 use crate::{
@@ -274,9 +276,9 @@ pub enum ShardMessage {
     /// A connection that this shard answered is gone.
     ConnClosed { conn: ConnKey },
     /// A queue was declared, from shard 0.
-    Declared(QueueDeclaration),
+    Declared(Arc<QueueDeclaration>),
     /// All queues there are, from shard 0.
-    Directory(Vec<QueueDeclaration>),
+    Directory(Vec<Arc<QueueDeclaration>>),
     /// A shard knows every queue up to this id, to shard 0.
     Known { shard: u16, queue_id: u64 },
     /// A queue deleted, from shard 0.

@@ -42,7 +42,7 @@ pub enum RestoreFailure {
 
 /// What a checkpoint held.
 pub(in crate::engine) struct Restored {
-    pub partitions: Map<PartitionKey, PartitionSlot>,
+    pub partitions: Map<PartitionKey, Box<PartitionSlot>>,
     pub groups: BTreeMap<u32, Recovered>,
     pub meta: Option<MetaState>,
     pub stamp_ms: u64,
@@ -77,7 +77,7 @@ impl Restored {
             SectionKind::Partition => {
                 let slot = read_partition(payload).ok_or(RestoreFailure::Truncated)??;
                 *last = Some(slot.key);
-                self.partitions.insert(slot.key, slot);
+                self.partitions.insert(slot.key, Box::new(slot));
             }
             SectionKind::Records => {
                 let slot = last.as_ref().and_then(|key| self.partitions.get_mut(key));

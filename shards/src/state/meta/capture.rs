@@ -60,7 +60,7 @@ impl MetaState {
         for _ in 0..reader.u32()? {
             let queue = read_queue(&mut reader)?;
             state.names.insert(queue.name.clone(), queue.queue_id);
-            state.queues.insert(queue.queue_id, queue);
+            state.queues.insert(queue.queue_id, queue.into());
         }
         for _ in 0..reader.u32()? {
             let key = (reader.u32()?, reader.u16()?);
@@ -105,7 +105,7 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
     let name_len = usize::from(reader.u16()?);
     let name = std::str::from_utf8(reader.slice(name_len)?)
         .map_err(|_| CommandError::Malformed("a name is not UTF-8"))?
-        .to_owned();
+        .into();
     let mode = Mode::from_raw(reader.u8()?).ok_or(CommandError::Malformed("an unknown mode"))?;
     let copies = reader.u8()?;
     let lease_ms = reader.u64()?;

@@ -21,8 +21,11 @@ mod placement;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    sync::Arc,
+};
 
 use wire::{limits::MAX_PARTITIONS, name::check_name, vocabulary::Mode};
 
@@ -57,7 +60,7 @@ pub fn peer_join(peer: u64) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueDeclaration {
     pub queue_id: u64,
-    pub name: String,
+    pub name: Arc<str>,
     pub mode: Mode,
     /// 0 = majority, 255 = all.
     pub copies: u8,
@@ -136,8 +139,9 @@ pub struct GroupHistory {
 pub struct MetaState {
     placement: Placement,
     next_queue_id: u64,
-    queues: BTreeMap<u64, QueueDeclaration>,
-    names: BTreeMap<String, u64>,
+    /// Shared with the directories of the shards.
+    queues: BTreeMap<u64, Arc<QueueDeclaration>>,
+    names: BTreeMap<Arc<str>, u64>,
     /// (node, log) to (open counter, nonce).
     opens: BTreeMap<(u32, u16), (u64, u64)>,
     groups: BTreeMap<u32, GroupHistory>,
@@ -180,12 +184,12 @@ impl MetaState {
     }
 
     /// The queue called `name`.
-    pub fn by_name(&self, name: &str) -> Option<&QueueDeclaration> {
+    pub fn by_name(&self, name: &str) -> Option<&Arc<QueueDeclaration>> {
         self.queues.get(self.names.get(name)?)
     }
 
     /// The queue with this id.
-    pub fn by_id(&self, queue_id: u64) -> Option<&QueueDeclaration> {
+    pub fn by_id(&self, queue_id: u64) -> Option<&Arc<QueueDeclaration>> {
         self.queues.get(&queue_id)
     }
 
@@ -193,7 +197,7 @@ impl MetaState {
     pub fn iter_from<'a>(
         &'a self,
         after: &str,
-    ) -> Box<dyn Iterator<Item = &'a QueueDeclaration> + 'a> {
+    ) -> Box<dyn Iterator<Item = &'a Arc<QueueDeclaration>> + 'a> {
         let range = (Bound::Excluded(after), Bound::Unbounded);
         let ids = self.names.range::<str, _>(range);
         Box::new(ids.filter_map(|(_, id)| self.queues.get(id)))
@@ -256,14 +260,14 @@ impl MetaState {
         self.next_queue_id += 1;
         let queue = QueueDeclaration {
             queue_id,
-            name: request.name.clone(),
+            name: request.name.as_str().into(),
             mode,
             copies: request.copies.unwrap_or(0),
             lease_ms: request.lease_ms.unwrap_or(DEFAULT_LEASE_MS),
             groups: self.placement.place(mode, request.partitions.unwrap_or(1)),
         };
         self.names.insert(queue.name.clone(), queue_id);
-        self.queues.insert(queue_id, queue);
+        self.queues.insert(queue_id, Arc::new(queue));
         MetaOutcome::Declared {
             created: true,
             queue_id,

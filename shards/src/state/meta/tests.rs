@@ -155,7 +155,7 @@ fn queues_list_in_byte_order_from_after_a_name() {
     let names = |after: &str| -> Vec<String> {
         state
             .iter_from(after)
-            .map(|queue| queue.name.clone())
+            .map(|queue| queue.name.to_string())
             .collect()
     };
     assert_eq!(names(""), ["B", "a/b", "b", "e\u{301}", "é"]);
