@@ -2,7 +2,9 @@
 //! threads, so that every result can be shown as a ratio.
 //!
 //! S = 4 KiB overwrite made durable; D = the same, only written; R = 1 KiB
-//! there and back. Leaves nothing behind: the probe file is removed.
+//! there and back. Beside them, what the machine takes away while all its cores
+//! are busy, as a hypervisor does: no tail can be shorter. Leaves nothing behind:
+//! the probe file is removed.
 
 use std::{
     fs::{File, OpenOptions},
@@ -27,6 +29,10 @@ pub const BLOCK_BYTES: usize = 4096;
 pub const ROUND_TRIP_BYTES: usize = 1024;
 /// Size of the zero-filled probe file.
 const FILE_BYTES: u64 = 16 * 1024 * 1024;
+/// How long each core spins for the stalls.
+const SPIN_NS: u64 = 2_000_000_000;
+/// Moments that are looked at are so far apart.
+const STEP_NS: u64 = 10_000;
 /// Rounds that are not counted.
 const WARMUP_ROUNDS: u32 = 100;
 
@@ -44,6 +50,9 @@ pub struct Limits {
     pub direct: Summary,
     /// R.
     pub round_trip: Summary,
+    /// How long a thread that never sleeps, one on each core, is kept from
+    /// running, seen from a random moment: above 0 while it is.
+    pub stall: Summary,
 }
 
 impl Limits {
@@ -82,6 +91,7 @@ impl Limits {
             fdatasync,
             direct,
             round_trip: round_trips(rounds, core)?,
+            stall: stalls()?,
         })
     }
 }
@@ -148,6 +158,45 @@ fn blocks(
         }
     }
     Ok(latency.summary())
+}
+
+/// Spins on each core and looks at the gaps between two looks at the clock.
+fn stalls() -> Result<Summary, LoadError> {
+    let cores = sys::affinity().map_err(LoadError::io("limits: affinity"))?;
+    let spin = |core: usize| {
+        thread::spawn(move || {
+            // Spun on whatever core, should this be refused.
+            let _ = sys::set_affinity(&[core]);
+            spin()
+        })
+    };
+    let threads: Vec<_> = cores.into_iter().map(spin).collect();
+    let mut all = Latency::default();
+    for thread in threads {
+        let Ok(seen) = thread.join() else {
+            return Err(LoadError::Impossible("a probe thread panicked".into()));
+        };
+        all.merge(&seen);
+    }
+    Ok(all.summary())
+}
+
+/// For each [`STEP_NS`] of [`SPIN_NS`]: how long from there to the next look.
+fn spin() -> Latency {
+    let mut latency = Latency::default();
+    let begin = sys::now_ns();
+    let (mut last, mut step) = (begin, begin);
+    while last < begin + SPIN_NS {
+        let now = sys::now_ns();
+        while step <= now {
+            // Between two looks that follow each other nothing was taken away.
+            let wait = now - step;
+            latency.record(if now - last < STEP_NS { 0 } else { wait }, 1);
+            step += STEP_NS;
+        }
+        last = now;
+    }
+    latency
 }
 
 /// Times blocking round trips between two threads over loopback TCP.

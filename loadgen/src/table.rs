@@ -159,6 +159,7 @@ pub fn limits(title: &str, limits: &Limits) -> String {
     row(&mut out, &fdatasync, &limits.fdatasync);
     row(&mut out, "D 4 KiB O_DIRECT write", &limits.direct);
     row(&mut out, "R 1 KiB loopback round trip", &limits.round_trip);
+    row(&mut out, "  stalls, all cores busy", &limits.stall);
     out
 }
 
@@ -388,6 +389,7 @@ mod tests {
             sync_method: "O_DSYNC",
             direct: summary(40 * scale, 60 * scale),
             round_trip: summary(50 * scale, 70 * scale),
+            stall: Summary::default(),
         };
         let (durable, written) = floors(&[&probe(1), &probe(3)]).unwrap();
         assert_eq!((durable.p50_ns, durable.p99_ns), (260.0, 440.0));
