@@ -5,6 +5,8 @@
 
 pub mod driver;
 pub mod engine;
+#[cfg(test)]
+mod format_page;
 pub mod group;
 pub mod io;
 pub mod log;

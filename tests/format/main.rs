@@ -7,7 +7,9 @@
 mod support;
 
 mod archive;
+mod by_page;
 mod fixture;
 mod make;
+mod page;
 mod read;
 mod refuse;

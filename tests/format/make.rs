@@ -257,11 +257,15 @@ async fn latched() {
         });
     }
     let publisher = client.publisher(SHARED).await.unwrap();
-    let _waiting = publisher.send(Record::new("past the last sync")).await;
+    // One for each partition, and they are in different shards.
+    let _waiting = [
+        publisher.send(Record::new("past the last sync")).await,
+        publisher.send(Record::new("past the last sync")).await,
+    ];
     let record = |shard| home.data().join(format!("shard-{shard:02}/latched"));
     let until = std::time::Instant::now() + PATIENCE;
-    while !(0..SHARDS).any(|shard| record(shard).exists()) {
-        assert!(std::time::Instant::now() < until, "nothing latched");
+    while !(0..SHARDS).all(|shard| record(shard).exists()) {
+        assert!(std::time::Instant::now() < until, "not both latched");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.kill();

@@ -27,4 +27,6 @@ mod storage;
 
 pub use identity::{GroupId, PeerId};
 pub use node::{Committed, Group, GroupError, Recovered};
+#[cfg(test)]
+pub(crate) use state_item::golden as golden_state;
 pub use state_item::{GroupState, GroupStateError};

@@ -118,6 +118,40 @@ fn word(bytes: &[u8]) -> u64 {
         .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let state = GroupState {
+        answers_at: Boundary::Durable,
+        generation: 3,
+        peer: PeerId(4),
+        term: 5,
+        vote: 6,
+        commit: 7,
+        base_index: 8,
+        base_term: 9,
+        voters: vec![10, 11],
+    };
+    let fields = vec![
+        ("version", 1),
+        ("boundary the group answers at", 2),
+        ("generation", 3),
+        ("peer id", 4),
+        ("term", 5),
+        ("vote", 6),
+        ("commit as known", 7),
+        ("base index", 8),
+        ("base term", 9),
+        ("voters", 2),
+        ("peer id", 10),
+        ("peer id", 11),
+    ];
+    crate::format_page::Golden {
+        bytes: state.encode(),
+        fields,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

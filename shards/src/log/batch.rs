@@ -160,6 +160,38 @@ pub(super) fn body_checksum(body: &[u8]) -> u64 {
     xxh3_64(body)
 }
 
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let header = BatchHeader {
+        log_id: LogId(3),
+        position: LogPosition(1 << 20),
+        epoch: 5,
+        sequence: 6,
+        predecessor: 7,
+        durable_next: LogPosition(8),
+        body_bytes: 9,
+        fragments: 0,
+        body_checksum: 11,
+    };
+    let mut bytes = vec![0; BATCH_HEADER_BYTES];
+    header.encode(&mut bytes);
+    let fields = vec![
+        ("format", 1),
+        ("flags", 1),
+        ("body bytes", 9),
+        ("log id", 3),
+        ("log position of this header", 1 << 20),
+        ("epoch", 5),
+        ("batch sequence", 6),
+        ("predecessor's header checksum", 7),
+        ("durable_next as known when the batch was sealed", 8),
+        ("fragments in the body", 0),
+        ("checksum of the body", 11),
+    ];
+    crate::format_page::Golden { bytes, fields }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

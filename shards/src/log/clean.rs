@@ -148,6 +148,29 @@ pub fn put_clean_markers(data: &dyn Disk, markers: &[CleanMarker]) -> Result<(),
     data.sync_dir()
 }
 
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let markers = [3u8, 7].map(|n| CleanMarker {
+        log_id: LogId(n.into()),
+        open_counter: u64::from(n) + 1,
+        end: LogPosition(u64::from(n) + 2),
+        checksum: u64::from(n) + 3,
+    });
+    let mut bytes = CleanMarker::encode_all(&markers);
+    bytes.resize(FILE_BYTES, 0);
+    let mut fields = vec![("logs", 2)];
+    for n in [3, 7] {
+        fields.extend([
+            ("log id", n),
+            ("open counter", n + 1),
+            ("end", n + 2),
+            ("last header checksum", n + 3),
+        ]);
+    }
+    crate::format_page::Golden { bytes, fields }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -121,6 +121,33 @@ impl FragmentHeader {
     }
 }
 
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let item = ItemHeader {
+        kind: ItemKind::GroupState,
+        group: 3,
+        term: 4,
+        index: 5,
+        sync: true,
+    };
+    let part = Part::First { total: 7 };
+    let header = FragmentHeader { item, part, len: 6 };
+    let fields = vec![
+        ("kind", 2),
+        ("flags", 1 + 2),
+        ("group", 3),
+        ("term", 4),
+        ("index", 5),
+        ("payload bytes of this fragment", 6),
+        ("first fragment", 7),
+    ];
+    crate::format_page::Golden {
+        bytes: header.encode().to_vec(),
+        fields,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -200,6 +200,26 @@ fn decode(bytes: &[u8]) -> Option<(u64, LatchRecord)> {
     Some((get_u64(body, 8)?, record))
 }
 
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let record = LatchRecord {
+        log_id: LogId(3),
+        open_counter: 4,
+        durable_next: LogPosition(5),
+    };
+    let fields = vec![
+        ("state", 2),
+        ("log id", 3),
+        ("open counter", 4),
+        ("durable_next", 5),
+    ];
+    crate::format_page::Golden {
+        bytes: encode(STATE_LATCHED, &record),
+        fields,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

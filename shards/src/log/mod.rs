@@ -76,3 +76,11 @@ pub use report::{Cut, CutKind, Recopied, RecoveryReport, MAX_LISTED_DAMAGES};
 pub use segment_files::{prepare_segment, segment_name, segments_end};
 pub use superblock::{id_of, BootId, Jump, SuperblockError, SUPERBLOCK_FILES};
 pub use writer::LogWriter;
+
+#[cfg(test)]
+pub(crate) mod golden {
+    pub(crate) use super::{
+        batch::golden as batch, clean::golden as clean, item::golden as fragment,
+        latch::golden as latch, superblock::golden as superblock,
+    };
+}

@@ -343,6 +343,61 @@ fn parse(bytes: &[u8]) -> Option<(u64, Superblock)> {
     sound.then_some((field(0)?, superblock))
 }
 
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let jump = |n| Jump {
+        from: LogPosition(n),
+        to: LogPosition(n + 1),
+        epoch: n + 2,
+    };
+    // 4096 and 65536 are given; the other numbers differ.
+    let superblock = Superblock {
+        log_id: LogId(1 << 100),
+        geometry: Geometry::new(65536, 4096).unwrap(),
+        epoch: 5,
+        open_counter: 6,
+        boot_id: BootId(7),
+        incarnation: 8,
+        amnesiac: true,
+        start: LogPosition(9),
+        resume_at: LogPosition(10),
+        resume_epoch: 11,
+        latch_cleared: 12,
+        token_counter: 13,
+        jumps: vec![jump(20), jump(30)],
+    };
+    let mut fields = vec![
+        ("format", 1),
+        ("bytes of this copy", 4096),
+        ("log id", 1 << 100),
+        ("boot id of the last completed open", 7),
+        ("serial", 4),
+        ("epoch", 5),
+        ("open counter", 6),
+        ("segment bytes", 65536),
+        ("incarnation", 8),
+        ("start", 9),
+        ("resume", 10),
+        (
+            "that open's epoch; no batch at or above resume has a lower one",
+            11,
+        ),
+        ("latches of opens up to this one are dealt with", 12),
+        ("last open that left a boot-scoped token", 13),
+        ("block bytes", 4096),
+        ("flags", 1),
+        ("jumps", 2),
+    ];
+    for n in [20, 30] {
+        fields.extend([("from", n), ("to", n + 1), ("epoch", n + 2)]);
+    }
+    crate::format_page::Golden {
+        bytes: encode(&superblock, 4).unwrap(),
+        fields,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

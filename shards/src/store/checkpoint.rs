@@ -581,3 +581,39 @@ impl fmt::Display for CheckpointHead {
         )
     }
 }
+
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let head = CheckpointHead {
+        log_id: LogId(3),
+        serial: 4,
+        anchor: Anchor {
+            position: LogPosition(5),
+            sequence: 6,
+            checksum: 7,
+            epoch: 8,
+        },
+        durable_next: LogPosition(9),
+        keep_from: LogPosition(10),
+        next_pack: 2,
+    };
+    let fields = vec![
+        ("format", 1),
+        ("no packed file has this number or a higher one", 2),
+        ("log id", 3),
+        ("serial", 4),
+        ("anchor", 5),
+        ("anchor", 6),
+        ("anchor", 7),
+        ("anchor", 8),
+        ("the log is durable up to here; the end of a batch", 9),
+        ("no byte of the log below is needed", 10),
+        ("body bytes", 11),
+        ("checksum of the body", 12),
+    ];
+    crate::format_page::Golden {
+        bytes: encode(&head, 11, 12),
+        fields,
+    }
+}

@@ -41,3 +41,12 @@ pub use pack::{
     PackError, PackJob, PackRecord, Packed, RecordSource, ScrubJob, MAX_PACK_BYTES,
 };
 pub use sections::{Section, SectionKind, Sections, SectionsError};
+
+#[cfg(test)]
+pub(crate) mod golden {
+    pub(crate) use super::{
+        checkpoint::golden as checkpoint,
+        pack::{golden as pack, golden_entry as index_entry},
+        sections::golden as section,
+    };
+}

@@ -437,3 +437,56 @@ pub fn verify_pack(
     }
     Ok(bad)
 }
+
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let job = PackJob {
+        file: 2,
+        log_id: LogId(3),
+        records: vec![golden_record(); 4],
+        extents: Vec::new(),
+    };
+    let mut bytes = encode_head(&job, 5, 6).to_vec();
+    bytes.resize(BLOCK, 0);
+    let fields = vec![
+        ("format", 1),
+        ("number of the file", 2),
+        ("log id", 3),
+        ("records", 4),
+        ("bytes of records", 5),
+        ("checksum of the index", 6),
+    ];
+    crate::format_page::Golden { bytes, fields }
+}
+
+#[cfg(test)]
+fn golden_record() -> PackRecord {
+    PackRecord {
+        queue_id: 1,
+        offset: 2,
+        group: 3,
+        generation: 4,
+        partition: 7,
+        len: 6,
+        source: RecordSource::Packed { file: 8, at: 9 },
+    }
+}
+
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden_entry() -> crate::format_page::Golden {
+    let fields = vec![
+        ("queue id", 1),
+        ("offset", 2),
+        ("group", 3),
+        ("generation", 4),
+        ("place in the file", 5),
+        ("length", 6),
+        ("partition", 7),
+    ];
+    crate::format_page::Golden {
+        bytes: encode_entry(&golden_record(), 5).to_vec(),
+        fields,
+    }
+}

@@ -124,6 +124,15 @@ impl<'a> Iterator for Sections<'a> {
     }
 }
 
+/// For the page of the format.
+#[cfg(test)]
+pub(crate) fn golden() -> crate::format_page::Golden {
+    let mut bytes = Vec::new();
+    Section::put(&mut bytes, SectionKind::Partition, |out| out.extend([0; 9]));
+    let fields = vec![("kind", 4), ("version", 1), ("payload bytes", 9)];
+    crate::format_page::Golden { bytes, fields }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
