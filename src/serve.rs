@@ -147,13 +147,16 @@ fn greet(options: &ServeOptions, server: &Server) {
     } else {
         format!(" --server {}", server.address)
     };
+    // As it was called, so that the lines work where it is not on the path.
+    let program = std::env::args().next();
+    let program = program.as_deref().unwrap_or("tidegate");
     let lines = format!(
         "Tidegate {} listening on {}\n\
          Data in {} ({made}, {shards} shard{plural}); {}\n\
          Next, in another terminal:\n  \
-           tidegate queue declare orders{server_flag}\n  \
-           tidegate publish orders 'hello'{server_flag}\n  \
-           tidegate consume orders --max 1{server_flag}\n",
+           {program} queue declare orders{server_flag}\n  \
+           {program} publish orders 'hello'{server_flag}\n  \
+           {program} consume orders --max 1{server_flag}\n",
         env!("CARGO_PKG_VERSION"),
         server.address,
         options.data.display(),

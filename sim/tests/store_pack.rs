@@ -4,8 +4,8 @@
 use shards::io::{Disk, DiskErrorKind};
 use shards::log::{segment_name, Extent, LogId};
 use shards::store::{
-    check_pack_formats, pack_id, pack_name, read_index, verify_pack, write_pack, IndexEntry,
-    PackError, PackJob, PackRecord, Packed, RecordSource,
+    check_packs, pack_id, pack_name, read_index, verify_pack, write_pack, IndexEntry, PackError,
+    PackJob, PackRecord, Packed, RecordSource,
 };
 use tidegate_sim::{Random, SimDisk};
 use wire::record::RecordParts;
@@ -377,11 +377,19 @@ fn files_of_another_log_number_or_format_are_refused_by_name() {
     work.disk.create_whole(&pack_name(12), &bytes).unwrap();
     let error = read_index(&work.disk, LOG, 12).unwrap_err();
     assert!(matches!(error, PackError::Head(_)), "{error}");
-    check_pack_formats(&work.disk, &[9, 12].into()).unwrap();
+    let named = |log, files: &[u32]| {
+        let files = files.iter().copied().collect();
+        check_packs(&work.disk, log, &files)
+    };
+    named(LOG, &[9]).unwrap();
+    for (log, files) in [(LOG, [9, 12]), (LogId(8), [9, 9])] {
+        let error = named(log, &files).unwrap_err();
+        assert!(matches!(error, PackError::Foreign(_)), "{error}");
+    }
     put(&work, 8, &2u32.to_le_bytes());
     let refusals = [
         read_index(&work.disk, LOG, 9).unwrap_err(),
-        check_pack_formats(&work.disk, &[12, 9].into()).unwrap_err(),
+        named(LOG, &[9]).unwrap_err(),
     ];
     for error in refusals {
         assert_eq!(
@@ -398,7 +406,7 @@ fn a_start_passes_over_packed_files_that_are_damaged_or_missing() {
         let work = Work::filled();
         work.pack();
         work.disk.flip(&pack_name(9), at, 3).unwrap();
-        check_pack_formats(&work.disk, &[9, 77].into()).unwrap();
+        check_packs(&work.disk, LOG, &[9, 77].into()).unwrap();
     }
 }
 

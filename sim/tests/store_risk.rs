@@ -40,10 +40,10 @@ fn a_checkpoint_that_something_was_let_go_under_outlives_power_cuts_in_starts() 
     }
 }
 
-/// Without room for the second file every start writes the first checkpoint anew:
-/// nothing may be let go under it until there is room.
+/// One of the two files always holds a whole checkpoint: the first one is not
+/// begun before there is room for both.
 #[test]
-fn nothing_is_let_go_under_a_first_checkpoint_that_stands_alone() {
+fn a_first_checkpoint_waits_for_room_for_both_files() {
     let disk = SimDisk::new(Random::new(0));
     let log_id = LogId(7);
     let head = CheckpointHead {
@@ -54,16 +54,12 @@ fn nothing_is_let_go_under_a_first_checkpoint_that_stands_alone() {
         keep_from: LogPosition(5),
         next_pack: 1,
     };
-    // Room for one of the two files.
+    let publish = || store::publish(&disk, &head, &[vec![0; 9_000]], &mut |_, _| {});
     disk.set_free_bytes(Some(100_000));
-    let alone = store::publish(&disk, &head, &[vec![0; 9_000]], &mut |_, _| {});
-    assert_eq!(alone, Ok(false));
-    let keep_from = || {
-        let loaded = store::load(&disk, log_id).unwrap();
-        loaded.map(|checkpoint| checkpoint.head.keep_from)
-    };
-    assert_eq!(keep_from(), Some(LogPosition(0)));
+    assert!(publish().is_err());
+    assert_eq!(store::load(&disk, log_id).unwrap(), None);
     disk.set_free_bytes(None);
-    assert_eq!(keep_from(), Some(LogPosition(5)));
-    assert_eq!(keep_from(), Some(LogPosition(5)));
+    assert_eq!(publish(), Ok(true));
+    let loaded = store::load(&disk, log_id).unwrap();
+    assert_eq!(loaded.map(|checkpoint| checkpoint.head), Some(head));
 }

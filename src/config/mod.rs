@@ -290,6 +290,13 @@ impl ServeOptions {
             let range = "1MiB to 1024GiB";
             within("index_memory", bytes, 1 << 20, 1 << 40, range)?;
         }
+        in_range(
+            "scrub_interval (in ms)",
+            millis(self.scrub_interval),
+            self.scrub_interval.is_zero()
+                || (100..=365 * 86_400_000).contains(&millis(self.scrub_interval)),
+            "0 (off), or 100ms to 8760h",
+        )?;
         within(
             "node_id",
             self.node_id.into(),

@@ -13,8 +13,8 @@ use thiserror::Error;
 pub use super::data_directory::{running_server, RunningServer};
 use super::{
     boot_directory::existing_boot_directory,
-    data_directory::{other_format, shard_directory},
-    formats,
+    data_directory::{other_format, shard_directory, stored_shards},
+    formats::{self, Unfit},
     fs_disk::FsDisk,
     machine,
 };
@@ -35,6 +35,8 @@ pub enum OfflineError {
     NoDirectory { path: PathBuf, source: io::Error },
     #[error("{} was written by another version of Tidegate ({found}); look at it with that version", path.display())]
     Format { path: PathBuf, found: String },
+    #[error("{} cannot be started from: {found}", path.display())]
+    Damaged { path: PathBuf, found: String },
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
@@ -71,15 +73,17 @@ pub fn inspect_directory(
         path: data.to_owned(),
         source,
     })?;
-    let shards = 0..u16::MAX;
-    let shards = shards.take_while(|shard| shard_directory(data, *shard).is_dir());
+    let shards = stored_shards(data).unwrap_or(0);
     let checked = match other_format(data) {
-        Some(other) => Err(other.to_string()),
-        None => formats::check(data, shards.clone().count() as u16),
+        Some(other) => Err(Unfit::Format(other.to_string())),
+        None => formats::check(data, shards, false),
     };
-    checked.map_err(|found| OfflineError::Format {
-        path: data.to_owned(),
-        found,
+    checked.map_err(|unfit| {
+        let path = data.to_owned();
+        match unfit {
+            Unfit::Format(found) => OfflineError::Format { path, found },
+            Unfit::Damaged(found) => OfflineError::Damaged { path, found },
+        }
     })?;
     let boot_id = machine::boot_id().map_err(|source| OfflineError::Read {
         path: "/proc/sys/kernel/random/boot_id".into(),
@@ -88,7 +92,7 @@ pub fn inspect_directory(
     let markers = clean_markers(data)?;
     let boot = existing_boot_directory();
     let boot = boot.as_ref().map(|disk| disk as &dyn Disk);
-    for shard in shards {
+    for shard in 0..shards {
         let path = shard_directory(data, shard);
         let disk = FsDisk::open(&path).map_err(|source| OfflineError::Disk {
             path: path.clone(),

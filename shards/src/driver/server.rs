@@ -16,7 +16,7 @@ use super::{
     bringup::{self, Bringup},
     data_directory::{self, random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
     device_probe::{self, DeviceProbe},
-    formats,
+    formats::{self, Unfit},
     fs_disk::FsDisk,
     helper::Helper,
     machine::{self, MachineError},
@@ -100,6 +100,8 @@ pub enum StartError {
     },
     #[error("the data directory {} was written by another version of Tidegate ({found}), and nothing in it was changed; start that version, or choose another directory with --data", data.display())]
     Format { data: PathBuf, found: String },
+    #[error("the server cannot start from the data directory {}, and nothing in it was changed: {found}", data.display())]
+    Damaged { data: PathBuf, found: String },
     #[error("{0}")]
     Log(String),
     #[error("shard {shard} did not start: {reason}")]
@@ -160,10 +162,13 @@ impl Server {
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
         let identity = &directory.identity;
-        formats::check(directory.path(), identity.place.shards).map_err(|found| {
-            StartError::Format {
-                data: directory.path().to_owned(),
-                found,
+        let is_new = directory.may_create_logs();
+        let fit = formats::check(directory.path(), identity.place.shards, is_new);
+        fit.map_err(|unfit| {
+            let data = directory.path().to_owned();
+            match unfit {
+                Unfit::Format(found) => StartError::Format { data, found },
+                Unfit::Damaged(found) => StartError::Damaged { data, found },
             }
         })?;
         let probe = probe_device(&directory)?;

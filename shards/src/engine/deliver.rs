@@ -100,6 +100,10 @@ impl<B: BatchBuffer> Engine<B> {
             let Some(pick) = slot.machine.next_delivery(now, &mut blocked) else {
                 return false;
             };
+            if self.is_unreadable(pick.location, pick.len) {
+                self.set_aside(key, &pick);
+                continue;
+            }
             if !self.at_hand(pick.location, pick.len) {
                 if let Some(slot) = self.partitions.get_mut(&key) {
                     slot.machine.undo_dispatch(pick.offset, pick.attempt);

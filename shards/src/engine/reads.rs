@@ -19,6 +19,13 @@ const CHUNK_BYTES: u64 = 256 << 10;
 /// Direct reads start and end on this.
 const ALIGN: u64 = 4096;
 
+/// How long a failed read is remembered, in ms of server time.
+const FAILED_MS: u64 = 60_000;
+/// So many that failed alone, and the whole file counts as unreadable.
+const FAILED_IN_A_FILE: usize = 3;
+/// Most failed reads that are remembered.
+const MAX_FAILED: usize = 64;
+
 /// Contiguous bytes of one file.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -41,6 +48,17 @@ struct Pending {
     /// Bytes from `offset` on that were written when it was asked for: what
     /// lies behind them may be written while the read is under way, or later.
     written: u64,
+    /// Nothing is read ahead: a read around here failed.
+    alone: bool,
+}
+
+/// A read that failed, until it is tried again.
+struct Failed {
+    file: ReadFile,
+    from: u64,
+    to: u64,
+    alone: bool,
+    until_ms: u64,
 }
 
 /// Chunks read back, oldest first, and reads under way.
@@ -50,6 +68,7 @@ pub(super) struct ReadCache {
     limit: u64,
     pending: Vec<Pending>,
     wanted: Vec<Pending>,
+    failed: Vec<Failed>,
     next_id: u64,
 }
 
@@ -63,8 +82,40 @@ impl ReadCache {
             limit,
             pending: Vec::new(),
             wanted: Vec::new(),
+            failed: Vec::new(),
             next_id: open_counter << 32 | 1,
         }
+    }
+
+    /// Notes a read that failed.
+    fn note_failed(&mut self, read: &Pending, now_ms: u64) {
+        let until_ms = now_ms + FAILED_MS;
+        self.failed.retain(|failed| failed.until_ms > now_ms);
+        let alone = |failed: &&Failed| failed.alone && failed.file == read.file;
+        let whole = read.alone && self.failed.iter().filter(alone).count() >= FAILED_IN_A_FILE;
+        let (from, to) = match whole {
+            true => (0, u64::MAX),
+            false => (read.offset, read.offset + u64::from(read.len)),
+        };
+        if self.failed.len() < MAX_FAILED {
+            self.failed.push(Failed {
+                file: read.file,
+                from,
+                to,
+                alone: read.alone,
+                until_ms,
+            });
+        }
+    }
+
+    /// A read of the piece failed a while ago; `alone`: one of it and nothing else.
+    fn has_failed(&self, piece: &Piece, alone: bool, now_ms: u64) -> bool {
+        let end = piece.offset + u64::from(piece.len);
+        self.failed.iter().any(|failed| {
+            let overlaps = failed.from < end && piece.offset < failed.to;
+            let counts = failed.alone || !alone;
+            failed.file == piece.file && overlaps && counts && failed.until_ms > now_ms
+        })
     }
 
     /// A read is under way.
@@ -95,7 +146,7 @@ impl ReadCache {
 
     /// Asks for a piece unless a read under way brings it. `written_end`: how
     /// far its file is written; `file_bytes`: its length.
-    fn want(&mut self, piece: &Piece, written_end: u64, file_bytes: u64) {
+    fn want(&mut self, piece: &Piece, written_end: u64, file_bytes: u64, now_ms: u64) {
         let end = piece.offset + u64::from(piece.len);
         let covered = self.pending.iter().chain(&self.wanted).any(|read| {
             read.file == piece.file
@@ -106,7 +157,10 @@ impl ReadCache {
             return;
         }
         let (offset, piece_end) = (piece.offset / ALIGN * ALIGN, end);
-        let end = end.max(offset + CHUNK_BYTES).min(file_bytes);
+        // Where a read failed nothing else is put at risk.
+        let alone = self.has_failed(piece, false, now_ms);
+        let ahead = if alone { 0 } else { CHUNK_BYTES };
+        let end = end.max(offset + ahead).min(file_bytes);
         let end = end.div_ceil(ALIGN) * ALIGN;
         let len = u32::try_from(end - offset).unwrap_or(u32::MAX);
         // The piece itself is written: it left the tail cache.
@@ -120,6 +174,7 @@ impl ReadCache {
             offset,
             len,
             written,
+            alone,
         });
     }
 
@@ -182,7 +237,8 @@ impl<B: BatchBuffer> Engine<B> {
         });
         for piece in &missing {
             let (written_end, file_bytes) = self.extent_of(piece.file);
-            self.reads.want(piece, written_end, file_bytes);
+            let now_ms = self.server_ms;
+            self.reads.want(piece, written_end, file_bytes, now_ms);
         }
         missing.is_empty()
     }
@@ -234,19 +290,39 @@ impl<B: BatchBuffer> Engine<B> {
                     bytes: result.bytes,
                 });
             }
-            Err(failure) => self.on_read_failed(read.file, &failure),
+            Err(failure) => self.on_read_failed(&read, &failure),
         }
         self.after_read();
     }
 
-    fn on_read_failed(&mut self, file: ReadFile, failure: &IoFailure) {
-        let message = format!(
-            "reading {} failed: {}; its records wait, fresh ones go on",
-            file.name(),
-            failure.message
-        );
-        self.notices.push(super::types::Notice::Problem(message));
+    fn on_read_failed(&mut self, read: &Pending, failure: &IoFailure) {
+        if !self
+            .reads
+            .failed
+            .iter()
+            .any(|failed| failed.file == read.file)
+        {
+            let message = format!(
+                "reading {} failed: {}; records that cannot be read are named and held back, those around them go on",
+                read.file.name(),
+                failure.message
+            );
+            self.notices.push(super::types::Notice::Problem(message));
+        }
+        self.reads.note_failed(read, self.server_ms);
         self.pause_reads();
+    }
+
+    /// The record could not be read, alone, a while ago.
+    pub(super) fn is_unreadable(&self, location: RecordLocation, len: u32) -> bool {
+        if self.reads.failed.is_empty() {
+            return false;
+        }
+        let mut unreadable = false;
+        pieces(&self.log, location, len, &mut |piece| {
+            unreadable |= self.reads.has_failed(&piece, true, self.server_ms);
+        });
+        unreadable
     }
 
     pub(super) fn push_reads(&mut self, effects: &mut Vec<Effect<B>>) {

@@ -176,7 +176,8 @@ impl Opening<'_> {
     fn check_base(&self, store: &SuperblockStore) -> Result<(), OpenError> {
         let superblock = &store.current;
         let first = superblock.geometry.segment_of(superblock.start);
-        let begun = superblock.resume_at > superblock.start;
+        let begun = superblock.resume_at > superblock.start
+            || self.files.last().is_some_and(|last| last > first);
         if self.facts.base.is_none() && begun && !self.files.exists(first) {
             return Err(OpenError::NoBase(segment_name(first)));
         }

@@ -26,7 +26,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use super::{
-    check_pack_formats, pack_id,
+    check_packs, pack_id,
     sections::{SectionKind, Sections, SectionsError},
     PackError,
 };
@@ -146,7 +146,7 @@ pub const PACK_ENTRY_BYTES: usize = 28;
 /// Another format, or the disk.
 pub fn check_formats(disk: &dyn Disk, log_id: LogId) -> Result<(), CheckpointError> {
     if let Some(checkpoint) = look(disk, log_id)? {
-        check_pack_formats(disk, &checkpoint.packs()?)?;
+        check_packs(disk, log_id, &checkpoint.packs()?)?;
     }
     Ok(())
 }
@@ -192,9 +192,10 @@ pub fn take_over(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, C
     }
     let loaded = load(disk, log_id)?;
     if let Some(checkpoint) = &loaded {
-        check_pack_formats(disk, &checkpoint.packs()?)?;
+        check_packs(disk, log_id, &checkpoint.packs()?)?;
+        // Without one nothing says what is not needed; the first one will.
+        remove_orphans(disk, Some(checkpoint))?;
     }
-    remove_orphans(disk, loaded.as_ref())?;
     Ok(loaded)
 }
 
@@ -205,6 +206,8 @@ pub enum CheckpointError {
     Format(#[from] OtherFormat),
     #[error("{file} is the checkpoint of another log")]
     ForeignLog { file: &'static str },
+    #[error("neither {} nor {} holds a whole checkpoint, and one of them did: what it named cannot be found without it; restore them from a copy of this directory", CHECKPOINT_FILES[0], CHECKPOINT_FILES[1])]
+    Damaged,
     #[error(transparent)]
     Sections(#[from] SectionsError),
     #[error(transparent)]
@@ -230,6 +233,10 @@ pub fn publish(
     rest: &mut dyn FnMut(u64, u64),
 ) -> Result<bool, DiskError> {
     let [file, other] = turn(head.serial);
+    if head.serial == FIRST_SERIAL {
+        // Where there was no room for it before.
+        prepare(disk, head.log_id)?;
+    }
     let bytes: u64 = body.iter().map(|piece| piece.len() as u64).sum();
     let out = with_room(disk, file, HEAD_BLOCK as u64 + bytes)?;
     // Whoever made the file may have died, or failed, before its name was durable.
@@ -244,10 +251,7 @@ pub fn publish(
     if removed(Rule::OtherRetired) {
         return Ok(true);
     }
-    // Before anything is let go there is another file: a start then knows that
-    // this checkpoint came to be durable, and never writes over it.
-    let alone = retire(disk, other).and_then(|()| make_unusable(disk, other));
-    Ok(alone.is_ok())
+    Ok(retire(disk, other).is_ok())
 }
 
 /// Body, sync, head, sync.
@@ -294,7 +298,8 @@ fn write<'a>(
 ///
 /// One of them holds a checkpoint of number 0, of nothing. It stands for the
 /// whole log, as an older checkpoint does: while it is there, checkpoint 1 may
-/// not be durable.
+/// not be durable. It is made whole and first: from then on one of the files
+/// always holds a whole checkpoint.
 fn prepare(disk: &dyn Disk, log_id: LogId) -> Result<(), DiskError> {
     let [none, first] = turn(NO_SERIAL);
     if !is_there(disk, none)? && !is_there(disk, first)? {
@@ -383,11 +388,11 @@ fn is_there(disk: &dyn Disk, name: &str) -> Result<bool, DiskError> {
 /// none that is whole (a half-written one counts as none).
 ///
 /// A process may have died between writing a checkpoint and making it durable,
-/// or a sync may have failed it. So while the older one is whole (or there is no
-/// second file, for want of room), the newest is written anew, which no failed sync of the past
-/// touches, and only then the older one is made unusable. If that fails the
-/// older one counts, which still has all it names. A checkpoint that something
-/// was let go under is never written over.
+/// or a sync may have failed it. So while the older one is whole, the newest is
+/// written anew, which no failed sync of the past touches, and only then the older
+/// one is made unusable. If that fails the older one counts, which still has all it
+/// names. A checkpoint that something was let go under stands alone, and is never
+/// written over.
 ///
 /// # Errors
 /// Another format or log, or the disk.
@@ -406,36 +411,22 @@ pub fn load(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, Checkp
         return Ok(Some(newest));
     }
     let [_, other] = turn(serial);
-    if older.is_none() && (serial > FIRST_SERIAL || is_there(disk, other)?) {
+    let Some((older, _)) = older else {
         // The other one was made unusable after this one was durable, but
         // perhaps not durably.
         retire(disk, other)?;
         return Ok(Some(newest));
-    }
+    };
     let bytes = newest.body.len() as u64;
     let body = std::iter::once(newest.body.as_slice());
-    match (
-        write(file.as_ref(), &newest.head, body, bytes, &mut |_, _| {}),
-        older,
-    ) {
-        (Ok(()), _) => {
-            retire(disk, other)?;
-            let mut newest = newest;
-            if make_unusable(disk, other).is_err() {
-                // No room, perhaps. Then it is written anew next time, too, so
-                // nothing may be let go under it.
-                newest.head.keep_from = LogPosition(0);
-            }
-            Ok(Some(newest))
-        }
-        (Err(_), Some((older, _))) => {
-            // What the newer one names is about to go: it must not come back.
-            let [file, _] = turn(serial);
-            retire(disk, file)?;
-            Ok(Some(older).filter(is_real))
-        }
-        (Err(error), None) => Err(error.into()),
+    if write(file.as_ref(), &newest.head, body, bytes, &mut |_, _| {}).is_ok() {
+        retire(disk, other)?;
+        return Ok(Some(newest));
     }
+    // What the newer one names is about to go: it must not come back.
+    let [file, _] = turn(serial);
+    retire(disk, file)?;
+    Ok(Some(older).filter(is_real))
 }
 
 /// The published checkpoint of log `log_id`, to look at. Changes nothing.
@@ -457,15 +448,18 @@ fn is_real(checkpoint: &Checkpoint) -> bool {
 
 type Whole = (Checkpoint, Box<dyn DiskFile>);
 
-/// Every checkpoint that is whole, the newest first.
+/// Every checkpoint that is whole, the newest first; none only where none was
+/// ever made (see [`prepare`]).
 fn whole(disk: &dyn Disk, log_id: LogId) -> Result<Vec<Whole>, CheckpointError> {
     let mut found = Vec::new();
+    let mut files = 0;
     for name in CHECKPOINT_FILES {
         let file = match disk.open(name) {
             Ok(file) => file,
             Err(error) if error.kind == DiskErrorKind::NotFound => continue,
             Err(error) => return Err(error.into()),
         };
+        files += 1;
         let mut block = vec![0; HEAD_BLOCK];
         // What cannot be read is no head.
         let read = file.read_at(0, &mut block).unwrap_or(0);
@@ -483,6 +477,9 @@ fn whole(disk: &dyn Disk, log_id: LogId) -> Result<Vec<Whole>, CheckpointError> 
         if let Some(body) = read_body(file.as_ref(), bytes, hash)? {
             whole.push((Checkpoint { head, body }, file));
         }
+    }
+    if whole.is_empty() && files > 0 {
+        return Err(CheckpointError::Damaged);
     }
     Ok(whole)
 }

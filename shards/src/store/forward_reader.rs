@@ -10,14 +10,22 @@ const BLOCK: usize = 4096;
 /// Reads forward through a file, much at once.
 pub(crate) struct ForwardReader {
     file: Box<dyn DiskFile>,
+    /// Bytes read at once, or more for a longer piece.
+    ahead: usize,
     start: u64,
     bytes: Vec<u8>,
 }
 
 impl ForwardReader {
     pub(crate) fn new(file: Box<dyn DiskFile>) -> Self {
+        ForwardReader::reading(file, READ_BYTES)
+    }
+
+    /// Reads so many bytes at once.
+    pub(crate) fn reading(file: Box<dyn DiskFile>, ahead: usize) -> Self {
         ForwardReader {
             file,
+            ahead,
             start: 0,
             bytes: Vec::new(),
         }
@@ -31,7 +39,7 @@ impl ForwardReader {
         }
         let start = offset - offset % BLOCK as u64;
         let want = (offset - start) as usize + to.len();
-        let mut bytes = vec![0; want.max(READ_BYTES).next_multiple_of(BLOCK)];
+        let mut bytes = vec![0; want.max(self.ahead).next_multiple_of(BLOCK)];
         let there = self.file.read_at(start, &mut bytes)?;
         bytes.truncate(there);
         (self.start, self.bytes) = (start, bytes);

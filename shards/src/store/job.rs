@@ -33,7 +33,8 @@ pub enum StoreDone {
         file: u32,
         result: Result<Packed, IoFailure>,
     },
-    Removed(Result<(), IoFailure>),
+    /// The packed files that are still there, if it failed.
+    Removed(Result<(), (Vec<u32>, IoFailure)>),
     /// Which of the job's records do not verify.
     Scrubbed(Result<Vec<u32>, IoFailure>),
 }
@@ -51,7 +52,9 @@ impl StoreJob {
                 file: job.file,
                 result: write_pack(disk, &job).map_err(IoFailure::from),
             },
-            StoreJob::RemovePacks(files) => StoreDone::Removed(remove(disk, &files)),
+            StoreJob::RemovePacks(files) => {
+                StoreDone::Removed(remove(disk, &files).map_err(|failure| (files, failure)))
+            }
             StoreJob::Scrub(job) => StoreDone::Scrubbed(scrub(disk, &job).map_err(IoFailure::from)),
         }
     }
@@ -71,7 +74,7 @@ impl StoreJob {
                 file: job.file,
                 result: Err(failure),
             },
-            StoreJob::RemovePacks(_) => StoreDone::Removed(Err(failure)),
+            StoreJob::RemovePacks(files) => StoreDone::Removed(Err((files.clone(), failure))),
             StoreJob::Scrub(_) => StoreDone::Scrubbed(Err(failure)),
         }
     }

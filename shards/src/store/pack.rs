@@ -115,6 +115,8 @@ pub enum PackError {
     Head(String),
     #[error(transparent)]
     Format(#[from] OtherFormat),
+    #[error("{0} is another packed file, of this log or of another one, under this name: what the checkpoint names is not in it; put the right one back")]
+    Foreign(String),
     #[error("the index of {0} is damaged")]
     Index(String),
     #[error(transparent)]
@@ -227,7 +229,25 @@ struct Piece {
     to: usize,
 }
 
-/// Reads every record into its place, each source once from front to back.
+impl Piece {
+    fn name(&self) -> String {
+        if self.packed {
+            pack_name(self.file as u32)
+        } else {
+            segment_name(self.file)
+        }
+    }
+}
+
+/// Most places of a job that may be unreadable: more than that is no bad sector,
+/// but a device in trouble, and the job fails.
+const MAX_UNREADABLE: usize = 8;
+/// How often an unreadable place is tried; kernel and device try, too.
+const TRIES: u32 = 3;
+
+/// Reads every record into its place, each source once from front to back. A
+/// place that cannot be read again and again is left as zeros, which no record
+/// verifies as.
 fn gather(
     disk: &dyn Disk,
     records: &[PackRecord],
@@ -266,20 +286,40 @@ fn gather(
     }
     pieces.sort_unstable_by_key(|piece| (piece.packed, piece.file, piece.offset));
     let same = |a: &Piece, b: &Piece| (a.packed, a.file) == (b.packed, b.file);
+    let mut unreadable = 0;
     for run in pieces.chunk_by(same) {
         let Some(first) = run.first() else { continue };
-        let name = if first.packed {
-            pack_name(first.file as u32)
-        } else {
-            segment_name(first.file)
-        };
-        let mut reader = ForwardReader::new(disk.open(&name)?);
+        let mut reader = ForwardReader::new(disk.open(&first.name())?);
         for piece in run {
             let to = bytes.get_mut(piece.to..piece.to + piece.len as usize);
-            reader.read(piece.offset, to.unwrap_or_default())?;
+            let to = to.unwrap_or_default();
+            let Err(error) = reader.read(piece.offset, to) else {
+                continue;
+            };
+            if read_alone(disk, piece, to).is_err() {
+                to.fill(0);
+                unreadable += 1;
+            }
+            if unreadable > MAX_UNREADABLE {
+                return Err(error);
+            }
         }
     }
     Ok(())
+}
+
+/// Tries to read a piece and nothing beside it.
+fn read_alone(disk: &dyn Disk, piece: &Piece, to: &mut [u8]) -> Result<(), DiskError> {
+    let mut read = Ok(());
+    for _ in 0..TRIES {
+        read = disk
+            .open(&piece.name())
+            .and_then(|file| ForwardReader::reading(file, 0).read(piece.offset, to));
+        if read.is_ok() {
+            break;
+        }
+    }
+    read
 }
 
 fn bad_records(records: &[PackRecord], places: &[u32], bytes: &[u8]) -> Vec<u32> {
@@ -325,17 +365,21 @@ fn encode_head(job: &PackJob, data: u32, index_hash: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// Looks whether this build reads the packed files `files`. Damaged and missing
-/// ones pass: that is told of each record, when it is read.
+/// Looks whether this build reads the packed files `files` of log `log_id`, and
+/// whether they are those. Damaged and missing ones pass: that is told of each
+/// record, when it is read.
 ///
 /// # Errors
-/// Another format, or the disk.
-pub fn check_pack_formats(disk: &dyn Disk, files: &BTreeSet<u32>) -> Result<(), PackError> {
+/// Another format, another log's file or another one of this log, or the disk.
+pub fn check_packs(disk: &dyn Disk, log_id: LogId, files: &BTreeSet<u32>) -> Result<(), PackError> {
     for file in files {
         let name = pack_name(*file);
         match disk.open(&name) {
             Ok(open) => match read_head(open.as_ref(), &name) {
                 Err(error @ PackError::Format(_)) => return Err(error),
+                Ok(head) if !is_file_of(&head, *file, log_id) => {
+                    return Err(PackError::Foreign(name));
+                }
                 _ => continue,
             },
             Err(error) if error.kind == DiskErrorKind::NotFound => continue,
@@ -343,6 +387,10 @@ pub fn check_pack_formats(disk: &dyn Disk, files: &BTreeSet<u32>) -> Result<(), 
         }
     }
     Ok(())
+}
+
+fn is_file_of(head: &[u8], file: u32, log_id: LogId) -> bool {
+    get_u32(head, 12) == Some(file) && get_u128(head, 16) == Some(log_id.0)
 }
 
 /// The first block, if it is an intact head of this format.

@@ -78,7 +78,7 @@ pub const CHECKS: &[Check] = &[
     check(&[CheckpointMadeDurable], &[Engine(ALL, 700)], Violation),
     check(&[LoadRetiresOther], &[Engine(ALL, 1_400)], Violation),
     check(&[BodyBeforeHead], &[Engine(ALL, 280)], Covered("checkpoint-verified")),
-    check(&[CheckpointVerified], &[Engine(ALL, 280)], Covered("body-before-head")),
+    check(&[CheckpointVerified], &[Engine(ALL, 1_400)], Violation),
     check(&[BodyBeforeHead, CheckpointVerified], &[Engine(ALL, 700)], Violation),
     check(&[ReadsHoldFiles], &[Engine(ALL, 700)], Violation),
     check(&[PackDurable], &[Engine(ALL, 700)], Violation),

@@ -82,7 +82,10 @@ impl Collecting {
 
 impl<B: BatchBuffer> Engine<B> {
     pub(super) fn begin_collecting(&mut self, cut: LogPosition) -> Collecting {
-        let victims = self.upkeep.victims();
+        let victims = match std::mem::take(&mut self.upkeep.spare_victims) {
+            true => BTreeSet::new(),
+            false => self.upkeep.victims(),
+        };
         let old_segments = self.log.geometry().segment_of(cut) > self.log.kept_from();
         let mut keys = Vec::new();
         if old_segments || !victims.is_empty() {
@@ -222,6 +225,7 @@ impl<B: BatchBuffer> Engine<B> {
             Err(failure) => {
                 // A checkpoint may still free what needs no packing.
                 self.upkeep_failed("packing old records", &failure);
+                self.upkeep.spare_victims = true;
                 self.upkeep.phase = Phase::Collecting(Collecting::nothing());
             }
         }

@@ -106,6 +106,8 @@ pub(super) struct Upkeep {
     next_pack: u32,
     /// Packed files that no published checkpoint names.
     dead: Vec<u32>,
+    /// Those that could not be removed: tried again after the next checkpoint.
+    undead: Vec<u32>,
     /// Nothing below is needed but by readers.
     releasable: LogPosition,
     /// Jobs without an answer.
@@ -115,6 +117,9 @@ pub(super) struct Upkeep {
     unfinished: bool,
     /// The last cycle failed, and that was said.
     failing: bool,
+    /// Packing failed, perhaps for a packed file that cannot be read: the next
+    /// cycle empties none, so that the log gets shorter all the same.
+    spare_victims: bool,
     effects: Vec<StoreJob>,
 }
 
@@ -137,10 +142,12 @@ impl Upkeep {
             releasable: head.map_or(LogPosition(0), |head| head.keep_from),
             packs,
             dead: Vec::new(),
+            undead: Vec::new(),
             jobs: 0,
             retry_at_ms: 0,
             unfinished: false,
             failing: false,
+            spare_victims: false,
             effects: Vec::new(),
         }
     }
@@ -312,8 +319,10 @@ impl<B: BatchBuffer> Engine<B> {
             StoreDone::Packed { file, result } => self.on_packed(file, result),
             StoreDone::Scrubbed(result) => self.on_scrubbed(result),
             StoreDone::Removed(Ok(())) => {}
-            StoreDone::Removed(Err(failure)) => {
+            StoreDone::Removed(Err((files, failure))) => {
                 self.upkeep_failed("removing packed files", &failure);
+                // With the next checkpoint again; one that is gone stays so.
+                self.upkeep.undead.extend(files);
             }
         }
     }
@@ -331,15 +340,21 @@ impl<B: BatchBuffer> Engine<B> {
             Ok(alone) => alone,
             Err(failure) => return self.upkeep_failed("writing a checkpoint", &failure),
         };
-        self.upkeep.failing = false;
         self.upkeep.serial = serial;
         self.upkeep.body_bytes = captured.body_bytes;
         if !alone {
             // A start could still begin from the one before: all it names stays.
-            return;
+            let failure = IoFailure {
+                message: "the older one cannot be made unusable, so nothing is let go".to_owned(),
+                out_of_space: false,
+            };
+            return self.upkeep_failed("taking a checkpoint into force", &failure);
         }
+        self.upkeep.failing = false;
         self.upkeep.releasable = captured.head.keep_from;
         self.note_dead_packs(&captured);
+        let undead = std::mem::take(&mut self.upkeep.undead);
+        self.upkeep.dead.extend(undead);
         self.let_go();
     }
 
