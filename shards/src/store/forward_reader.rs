@@ -14,6 +14,8 @@ pub(crate) struct ForwardReader {
     ahead: usize,
     start: u64,
     bytes: Vec<u8>,
+    /// Bytes read from the disk so far.
+    read_bytes: u64,
 }
 
 impl ForwardReader {
@@ -28,7 +30,14 @@ impl ForwardReader {
             ahead,
             start: 0,
             bytes: Vec::new(),
+            read_bytes: 0,
         }
+    }
+
+    /// Bytes read from the disk so far: more than were asked for where what is
+    /// wanted lies far apart.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// Fills `to` from `offset` on; what the file does not have is left as zeros, which no
@@ -41,6 +50,7 @@ impl ForwardReader {
         let want = (offset - start) as usize + to.len();
         let mut bytes = vec![0; want.max(self.ahead).next_multiple_of(BLOCK)];
         let there = self.file.read_at(start, &mut bytes)?;
+        self.read_bytes += there as u64;
         bytes.truncate(there);
         (self.start, self.bytes) = (start, bytes);
         self.copy(offset, to);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{pack_name, publish, scrub, write_pack, CheckpointHead, PackJob, Packed, ScrubJob};
+use super::{
+    pack_name, publish, scrub, write_pack, CheckpointHead, PackJob, Packed, ScrubJob, Scrubbed,
+};
 use crate::{io::Disk, log::IoFailure};
 
 /// Blocking work on the store's files.
@@ -35,8 +37,7 @@ pub enum StoreDone {
     },
     /// The packed files that are still there, if it failed.
     Removed(Result<(), (Vec<u32>, IoFailure)>),
-    /// Which of the job's records do not verify.
-    Scrubbed(Result<Vec<u32>, IoFailure>),
+    Scrubbed(Result<Scrubbed, IoFailure>),
 }
 
 impl StoreJob {

@@ -38,7 +38,7 @@ pub(crate) use forward_reader::ForwardReader;
 pub use job::{StoreDone, StoreJob};
 pub use pack::{
     check_packs, pack_id, pack_name, read_index, scrub, verify_pack, write_pack, IndexEntry,
-    PackError, PackJob, PackRecord, Packed, RecordSource, ScrubJob, MAX_PACK_BYTES,
+    PackError, PackJob, PackRecord, Packed, RecordSource, ScrubJob, Scrubbed, MAX_PACK_BYTES,
 };
 pub use sections::{Section, SectionKind, Sections, SectionsError};
 

@@ -187,17 +187,26 @@ pub fn write_pack(disk: &dyn Disk, job: &PackJob) -> Result<Packed, DiskError> {
     })
 }
 
-/// Reads the job's records and says which of them do not verify, by their place
-/// in the job.
+/// What a scrub found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Which of the records do not verify, by their place in the job.
+    pub bad: Vec<u32>,
+    /// Bytes that the disk was asked for.
+    pub read_bytes: u64,
+}
+
+/// Reads the job's records and says which of them do not verify.
 ///
 /// # Errors
 /// The disk.
-pub fn scrub(disk: &dyn Disk, job: &ScrubJob) -> Result<Vec<u32>, DiskError> {
+pub fn scrub(disk: &dyn Disk, job: &ScrubJob) -> Result<Scrubbed, DiskError> {
     let total = job.records.iter().map(|record| record.len as usize).sum();
     let mut bytes = vec![0; total];
     let places = places_from(0, &job.records);
-    gather(disk, &job.records, &job.extents, &places, &mut bytes)?;
-    Ok(bad_records(&job.records, &places, &bytes))
+    let read_bytes = gather(disk, &job.records, &job.extents, &places, &mut bytes)?;
+    let bad = bad_records(&job.records, &places, &bytes);
+    Ok(Scrubbed { bad, read_bytes })
 }
 
 /// Where each of the records begins, back to back from `at` on.
@@ -247,14 +256,14 @@ const TRIES: u32 = 3;
 
 /// Reads every record into its place, each source once from front to back. A
 /// place that cannot be read again and again is left as zeros, which no record
-/// verifies as.
+/// verifies as. Returns how many bytes the disk was asked for.
 fn gather(
     disk: &dyn Disk,
     records: &[PackRecord],
     extents: &[Extent],
     places: &[u32],
     bytes: &mut [u8],
-) -> Result<(), DiskError> {
+) -> Result<u64, DiskError> {
     let mut pieces = Vec::with_capacity(records.len());
     for (record, place) in records.iter().zip(places) {
         let mut to = *place as usize;
@@ -286,7 +295,7 @@ fn gather(
     }
     pieces.sort_unstable_by_key(|piece| (piece.packed, piece.file, piece.offset));
     let same = |a: &Piece, b: &Piece| (a.packed, a.file) == (b.packed, b.file);
-    let mut unreadable = 0;
+    let (mut unreadable, mut read_bytes) = (0, 0);
     for run in pieces.chunk_by(same) {
         let Some(first) = run.first() else { continue };
         let mut reader = ForwardReader::new(disk.open(&first.name())?);
@@ -304,8 +313,9 @@ fn gather(
                 return Err(error);
             }
         }
+        read_bytes += reader.read_bytes();
     }
-    Ok(())
+    Ok(read_bytes)
 }
 
 /// Tries to read a piece and nothing beside it.

@@ -16,7 +16,7 @@ use crate::{
     engine::{core::Engine, partition::PartitionKey, types::Notice},
     io::BatchBuffer,
     log::IoFailure,
-    store::{PackRecord, ScrubJob, StoreJob},
+    store::{PackRecord, ScrubJob, Scrubbed, StoreJob},
 };
 
 /// Bytes of records in a piece, unless a single one is longer.
@@ -175,7 +175,7 @@ impl<B: BatchBuffer> Engine<B> {
         resume
     }
 
-    pub(super) fn on_scrubbed(&mut self, result: Result<Vec<u32>, IoFailure>) {
+    pub(super) fn on_scrubbed(&mut self, result: Result<Scrubbed, IoFailure>) {
         let phase = std::mem::replace(&mut self.upkeep.phase, Phase::Idle);
         let Phase::Scrubbing(job) = phase else {
             self.upkeep.phase = phase;
@@ -183,9 +183,13 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let bytes: u64 = job.records.iter().map(|record| u64::from(record.len)).sum();
         let scrub = &mut self.upkeep.scrub;
-        scrub.due_ms = self.server_ms + (bytes * 1000 / BYTES_PER_S).max(TURN_PAUSE_MS);
+        // Where records lie far apart, much more is read than they have.
+        let read_bytes = result
+            .as_ref()
+            .map_or(bytes, |scrubbed| scrubbed.read_bytes);
+        scrub.due_ms = self.server_ms + (read_bytes * 1000 / BYTES_PER_S).max(TURN_PAUSE_MS);
         match result {
-            Ok(bad) => {
+            Ok(Scrubbed { bad, .. }) => {
                 scrub.failing = false;
                 scrub.records += job.records.len() as u64;
                 scrub.bytes += bytes;
