@@ -17,10 +17,10 @@ pub fn count(state: &State, leader: usize, holds: impl Fn(usize) -> bool) -> usi
 }
 
 /// What a voter has acknowledged, as the leader knows it.
-pub fn answered_next(state: &State, leader: usize, node: usize) -> u8 {
+pub fn answered_next(world: &World, state: &State, leader: usize, node: usize) -> u8 {
     let leads = &state.nodes[leader];
     if node == leader {
-        leads.answer_next()
+        world.answer_next(leads)
     } else {
         leads.matched[node]
     }
@@ -56,7 +56,7 @@ pub fn settle(world: &World, state: &mut State, leader: usize) {
         return;
     }
     loop {
-        commit(state, leader);
+        commit(world, state, leader);
         if !act(world, state, leader) {
             break;
         }
@@ -66,12 +66,14 @@ pub fn settle(world: &World, state: &mut State, leader: usize) {
 }
 
 /// Raft: an entry of the own term that a quorum has acknowledged.
-fn commit(state: &mut State, leader: usize) {
+fn commit(world: &World, state: &mut State, leader: usize) {
     let needed = quorum(&state.conf(leader));
     let node = &state.nodes[leader];
     let reached = (node.commit_next..node.log.len()).rev().find(|index| {
         let own = node.log.get(*index).is_some_and(|e| e.term() == node.term);
-        own && count(state, leader, |n| answered_next(state, leader, n) > *index) >= needed
+        own && count(state, leader, |n| {
+            answered_next(world, state, leader, n) > *index
+        }) >= needed
     });
     if let Some(index) = reached {
         state.nodes[leader].commit_next = index + 1;
@@ -173,9 +175,18 @@ fn confirm(world: &World, state: &mut State, leader: usize) {
                 .ids()
                 .filter(|n| conf[*n].is_some() && frontier(*n) > index);
             let copies = copies.fold(0u8, |set, n| set | 1 << n);
-            if owner && copies.count_ones() >= u32::from(world.scope.copies) {
+            if owner && copies.count_ones() as usize >= copies_needed(world, state, leader) {
                 promises::confirmed(world, state, leader, index, *boundary, copies);
             }
         }
+    }
+}
+
+/// W. A majority is one of the full replica count.
+pub fn copies_needed(world: &World, state: &State, leader: usize) -> usize {
+    if world.keeps(Rule::CopiesFull) {
+        usize::from(world.scope.copies)
+    } else {
+        quorum(&state.conf(leader))
     }
 }

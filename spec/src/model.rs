@@ -2,7 +2,7 @@
 
 use crate::promises::{self, Promise, PROMISES};
 use crate::scope::Scope;
-use crate::state::{Role, State};
+use crate::state::{Entry, Kind, Role, State};
 use crate::step::{Action, World};
 use stateright::{Model, Property};
 use std::sync::Mutex;
@@ -50,7 +50,24 @@ pub fn start(scope: &Scope) -> State {
     };
     state.nodes[0].role = Role::Leader;
     state.nodes[0].released = true;
+    if scope.one_removed {
+        remove_last(&mut state);
+    }
     state
+}
+
+/// The last node's first peer id was retired and removed; all the others know.
+fn remove_last(state: &mut State) {
+    let last = state.count - 1;
+    let remove = Entry::new(Kind::Remove, 1, 0, last, 0);
+    for node in &mut state.nodes[..usize::from(last)] {
+        node.log.push(remove);
+        (node.written_next, node.durable_next) = (1, 1);
+        (node.commit_next, node.conf_next) = (1, 1);
+    }
+    let node = &mut state.nodes[usize::from(last)];
+    node.join = 1;
+    node.learner = true;
 }
 
 impl Model for Spec {

@@ -1,5 +1,6 @@
 //! What must never happen, as seen by an observer who knows everything.
 
+use crate::gates;
 use crate::state::{Confirmed, Entry, State};
 use crate::step::World;
 
@@ -125,7 +126,10 @@ pub fn confirmed(
     let Some(entry) = node.log.get(index) else {
         return;
     };
-    if told_of_fewer(world, state, leader, index, boundary, copies) {
+    let seen = state.observer.confirmed[usize::from(index)];
+    let written = boundary == Boundary::Written;
+    let before = if written { seen.written } else { seen.durable };
+    if !before && told_of_fewer(world, state, leader, index, boundary, copies) {
         break_promise(state, Promise::CopiesHonest);
     }
     let by = leader as u8 + 1;
@@ -135,7 +139,6 @@ pub fn confirmed(
     } else {
         *confirmer = by;
     }
-    let written = boundary == Boundary::Written;
     let holders = if written {
         holders(state, leader, index, copies)
     } else {
@@ -151,7 +154,6 @@ pub fn confirmed(
         };
         return confirmed_late(state, leader, index, seen);
     }
-    let seen = state.observer.confirmed[usize::from(index)];
     let known = seen.written || seen.durable;
     if known && seen.entry != entry {
         break_promise(state, Promise::ReportExact);
@@ -216,7 +218,7 @@ fn told_of_fewer(
         let there = copy.log.get(index) == entry && frontier > index;
         copies & 1 << n != 0 && (there || node.known_retired & 1 << n == 0 && *n != leader)
     });
-    real.count() < usize::from(world.scope.copies)
+    real.count() < gates::copies_needed(world, state, leader)
 }
 
 /// Whether something that was reported as gone is there in the new generation.

@@ -7,7 +7,7 @@
 /// The most nodes a scope can have.
 pub const NODES: usize = 4;
 /// The most entries a log can have.
-pub const ENTRIES: usize = 8;
+pub const ENTRIES: usize = 12;
 /// No node: an empty vote.
 pub const NONE: u8 = 7;
 
@@ -230,15 +230,6 @@ impl Node {
     /// Whether it takes part in its generation at all.
     pub fn acts(&self) -> bool {
         self.on && !self.fenced
-    }
-
-    /// The frontier at which it answers.
-    pub fn answer_next(&self) -> u8 {
-        if self.weak {
-            self.written_next
-        } else {
-            self.durable_next
-        }
     }
 
     /// Back to a follower, without what only a candidate or leader holds.

@@ -166,11 +166,44 @@ impl Mix {
     }
 }
 
+/// What does not depend on any node's name, so that only nodes that look alike have
+/// to be tried in every order.
+fn looks(state: &State, id: usize) -> u64 {
+    let node = &state.nodes[id];
+    let mut mix = Mix(state.group0.answers[id].map_or(0, |a| 1 + u64::from(a.last.1)));
+    let has = |mask: u8| u8::from(mask & 1 << id != 0);
+    let flags = [node.on, node.learner, node.kept, node.fenced, node.released];
+    let flags = flags
+        .iter()
+        .fold(0u8, |set, flag| set << 1 | u8::from(*flag));
+    let (role, forgotten) = (node.role as u8, has(state.group0.forgotten));
+    mix.bytes([
+        flags,
+        role,
+        node.generation,
+        node.join,
+        node.term,
+        node.written_next,
+        node.durable_next,
+        forgotten,
+    ]);
+    for entry in node.log.iter() {
+        mix.word(u64::from(entry.term()) << 3 | entry.kind() as u64);
+    }
+    mix.0
+}
+
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let mut looking = [0; NODES];
+        let mut order = [0; NODES];
+        for id in self.ids() {
+            (looking[id], order[id]) = (looks(self, id), id as u8);
+        }
+        let order = &mut order[..usize::from(self.count)];
+        order.sort_unstable_by_key(|id| looking[usize::from(*id)]);
         let mut least = u64::MAX;
-        let mut order: Vec<u8> = (0..self.count).collect();
-        permutations(&mut order, 0, &mut |order| {
+        permutations(order, 0, &looking, &mut |order| {
             let mut names = Renaming {
                 to: [NONE; 8],
                 from: [0, 1, 2, 3],
@@ -190,13 +223,22 @@ impl Hash for State {
     }
 }
 
-fn permutations(order: &mut Vec<u8>, fixed: usize, each: &mut impl FnMut(&[u8])) {
+/// Every order of nodes in which those that look alike change places.
+fn permutations(
+    order: &mut [u8],
+    fixed: usize,
+    looking: &[u64; NODES],
+    each: &mut impl FnMut(&[u8]),
+) {
     if fixed + 1 >= order.len() {
         return each(order);
     }
+    let look = looking[usize::from(order[fixed])];
     for pick in fixed..order.len() {
-        order.swap(fixed, pick);
-        permutations(order, fixed + 1, each);
-        order.swap(fixed, pick);
+        if looking[usize::from(order[pick])] == look {
+            order.swap(fixed, pick);
+            permutations(order, fixed + 1, looking, each);
+            order.swap(fixed, pick);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::replication::{append_written, keep_promise};
 use super::{Action, World};
 use crate::promises::{break_promise, check_leader, Promise};
+use crate::rules::Rule;
 use crate::state::{quorum, Entry, Kind, Role, State, NONE};
 
 pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
@@ -12,7 +13,10 @@ pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
             continue;
         }
         if world.scope.single_votes && node.role == Role::Candidate {
-            for voter in state.ids().filter(|v| grants(state, id, *v, node.term)) {
+            for voter in state
+                .ids()
+                .filter(|v| grants(world, state, id, *v, node.term))
+            {
                 actions.push(Action::Vote {
                     candidate: id as u8,
                     voter: voter as u8,
@@ -27,18 +31,18 @@ pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
         if world.scope.single_votes {
             actions.push(Action::Campaign { node: id as u8 });
         } else {
-            electors(state, id, actions);
+            electors(world, state, id, actions);
         }
     }
 }
 
 /// The smallest sets of voters that elect a node at its next term.
-fn electors(state: &State, id: usize, actions: &mut Vec<Action>) {
+fn electors(world: &World, state: &State, id: usize, actions: &mut Vec<Action>) {
     let needed = quorum(&state.conf(id)) - 1;
     for voters in 0u8..1 << state.count {
         let mut members = state.ids().filter(|v| voters & 1 << v != 0);
         if voters.count_ones() as usize == needed
-            && members.all(|v| grants(state, id, v, state.nodes[id].term + 1))
+            && members.all(|v| grants(world, state, id, v, state.nodes[id].term + 1))
         {
             actions.push(Action::Elect {
                 candidate: id as u8,
@@ -49,14 +53,14 @@ fn electors(state: &State, id: usize, actions: &mut Vec<Action>) {
 }
 
 /// Whether a node would vote for a candidate in that term, and count.
-fn grants(state: &State, candidate: usize, voter: usize, term: u8) -> bool {
+fn grants(world: &World, state: &State, candidate: usize, voter: usize, term: u8) -> bool {
     let (asks, node) = (&state.nodes[candidate], &state.nodes[voter]);
     let counts = state.conf(candidate)[voter] == Some(node.join) && asks.votes & 1 << voter == 0;
     let free = node.term < term || node.term == term && node.vote == NONE;
     let current = asks.log.last() >= node.log.last();
     voter != candidate
         && node.acts()
-        && node.generation == asks.generation
+        && (node.generation == asks.generation || !world.keeps(Rule::R6Generation))
         && counts
         && free
         && current

@@ -31,7 +31,8 @@ pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
             if may && other != id && conf[other].is_some() && gone {
                 actions.push(Action::Remove { leader, node: name });
             }
-            if may && conf[other].is_none() && may_promote(world, state, id, other) {
+            let free = conf[other].is_none() || retired && !world.keeps(Rule::R3Learner);
+            if may && free && may_promote(world, state, id, other) {
                 actions.push(Action::Promote { leader, node: name });
             }
         }
@@ -64,7 +65,7 @@ fn may_promote(world: &World, state: &State, id: usize, other: usize) -> bool {
     let caught_up = learner.log == node.log && learner.durable_next == learner.log.len();
     learner.acts()
         && same_generation(state, id, other)
-        && (caught_up || !world.keeps(Rule::R3CatchUp))
+        && (caught_up || !world.keeps(Rule::R3CatchUp) || !world.keeps(Rule::R3Learner))
 }
 
 /// R4: `matched` falls to the last durable report, and the leader recounts.
@@ -73,6 +74,11 @@ pub fn learn_retired(world: &World, state: &mut State, leader: usize, node: usiz
     leads.known_retired |= 1 << node;
     if world.keeps(Rule::R4Lower) {
         leads.matched[node] = leads.matched[node].min(leads.reported[node]);
+    }
+    // Nothing is known of what is left of a log that lost durable bytes.
+    if !state.nodes[node].kept && world.keeps(Rule::R4Harmed) {
+        let leads = &mut state.nodes[leader];
+        (leads.matched[node], leads.reported[node]) = (0, 0);
     }
     gates::settle(world, state, leader);
 }
@@ -90,7 +96,9 @@ pub fn remove(world: &World, state: &mut State, leader: usize, node: usize) {
 
 /// Group 0 knows a replica as a voter before its promotion is proposed.
 pub fn promote(world: &World, state: &mut State, leader: usize, node: usize) {
-    state.nodes[node].learner = false;
+    if world.keeps(Rule::R6PromotedKnown) {
+        state.nodes[node].learner = false;
+    }
     let join = state.nodes[node].join;
     let entry = Entry::new(
         Kind::Promote,

@@ -9,7 +9,7 @@ pub mod replication;
 
 use crate::rules::{Dropped, Rule};
 use crate::scope::Scope;
-use crate::state::State;
+use crate::state::{Node, State};
 
 /// One step. Nodes are named by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,15 @@ impl World {
         self.dropped.keeps(rule)
     }
 
+    /// The frontier at which a replica answers.
+    pub fn answer_next(&self, node: &Node) -> u8 {
+        if node.weak || !self.keeps(Rule::R7Answer) {
+            node.written_next
+        } else {
+            node.durable_next
+        }
+    }
+
     /// All that can happen now.
     pub fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         replication::actions(self, state, actions);
@@ -119,8 +128,8 @@ impl World {
             }
             Action::OrderRecovery => recovery::order(&mut next),
             Action::Collect { node } => recovery::collect(self, &mut next, at(node)),
-            Action::Recover { winner } => recovery::recover(&mut next, at(winner)),
-            Action::Rebuild { node } => recovery::rebuild(&mut next, at(node)),
+            Action::Recover { winner } => recovery::recover(self, &mut next, at(winner)),
+            Action::Rebuild { node } => recovery::rebuild(self, &mut next, at(node)),
         }
         next
     }

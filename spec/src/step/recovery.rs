@@ -3,7 +3,7 @@
 use super::{Action, World};
 use crate::promises::check_recovery;
 use crate::rules::Rule;
-use crate::state::{quorum, Answer, State, NODES, NONE};
+use crate::state::{quorum, Answer, Kind, State, NODES, NONE};
 
 pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
     let group0 = &state.group0;
@@ -121,7 +121,7 @@ pub fn collect(world: &World, state: &mut State, id: usize) {
     });
 }
 
-pub fn recover(state: &mut State, winner: usize) {
+pub fn recover(world: &World, state: &mut State, winner: usize) {
     let first_lost = state.group0.answers[winner].map_or(0, |a| a.last.1);
     check_recovery(state, winner, first_lost);
     let term = state.ids().map(|n| state.nodes[n].term).max().unwrap_or(0);
@@ -133,17 +133,18 @@ pub fn recover(state: &mut State, winner: usize) {
     group0.base = state.nodes[winner].log;
     group0.base_term = term;
     group0.base_next[usize::from(group0.generation)] = group0.base.len();
-    start(state, winner);
+    start(world, state, winner);
 }
 
 /// The replica as the new generation starts with it: the winner's log, durable.
-fn start(state: &mut State, id: usize) {
+fn start(world: &World, state: &mut State, id: usize) {
     let group0 = &state.group0;
     let node = &mut state.nodes[id];
-    let (on, weak) = (node.on, node.weak);
+    let on = node.on;
     *node = crate::state::Node::new();
     node.on = on;
-    node.weak = weak;
+    let weakened = group0.base.last_of(|e| e.kind() == Kind::Weaken).is_some();
+    node.weak = world.scope.weak || weakened;
     node.generation = group0.generation;
     node.log = group0.base;
     let len = node.log.len();
@@ -154,6 +155,6 @@ fn start(state: &mut State, id: usize) {
     (node.durable_term, node.durable_vote) = (node.term, NONE);
 }
 
-pub fn rebuild(state: &mut State, id: usize) {
-    start(state, id);
+pub fn rebuild(world: &World, state: &mut State, id: usize) {
+    start(world, state, id);
 }

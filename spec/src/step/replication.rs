@@ -40,7 +40,10 @@ fn leads(world: &World, state: &State, id: usize, actions: &mut Vec<Action>) {
         }
     }
     for follower in state.ids() {
-        if follower != id && hears(world, state, id, follower) && has_news(state, id, follower) {
+        if follower != id
+            && hears(world, state, id, follower)
+            && has_news(world, state, id, follower)
+        {
             actions.push(Action::Replicate {
                 leader,
                 follower: follower as u8,
@@ -58,14 +61,14 @@ fn hears(world: &World, state: &State, leader: usize, follower: usize) -> bool {
 }
 
 /// Whether a frame would change anything.
-fn has_news(state: &State, leader: usize, follower: usize) -> bool {
+fn has_news(world: &World, state: &State, leader: usize, follower: usize) -> bool {
     let (from, to) = (&state.nodes[leader], &state.nodes[follower]);
     let counted = state.conf(leader)[follower] == Some(to.join);
     to.term < from.term
         || to.log != from.log
         || acting(from.commit_next, &from.log) > to.commit_next
         || counted
-            && (from.matched[follower] != to.answer_next()
+            && (from.matched[follower] != world.answer_next(to)
                 || from.reported[follower] != to.durable_next)
 }
 
@@ -154,7 +157,7 @@ fn acknowledge(world: &World, state: &mut State, leader: usize, follower: usize)
         return;
     }
     let agreed = to.log.agrees(&from.log);
-    let matched = agreed.min(to.answer_next());
+    let matched = agreed.min(world.answer_next(to));
     let reported = if world.keeps(Rule::DurableReport) {
         agreed.min(to.durable_next)
     } else {
@@ -199,7 +202,8 @@ fn report(world: &World, state: &mut State, follower: usize) {
     let bound = world.keeps(Rule::DurableReport);
     for leader in state.ids() {
         let from = &state.nodes[leader];
-        let leads = from.role == Role::Leader && from.acts() && from.generation == to.generation;
+        let reaches = from.generation == to.generation || !world.keeps(Rule::R6Generation);
+        let leads = from.role == Role::Leader && from.acts() && reaches;
         if leader == follower || !leads || bound && from.term != to.term {
             continue;
         }
