@@ -6,13 +6,17 @@
 //! - [`step`]: what can happen, one file for each theme;
 //! - [`gates`]: when a leader commits, applies, passes its barrier, confirms;
 //! - [`promises`]: what must never happen, and what must stay possible;
+//! - [`heal`]: that there is a way out of every state;
 //! - [`rules`]: what can be dropped, to see that it was needed;
+//! - [`drops`]: which scope shows it;
 //! - [`scope`]: the bounds of a run; [`model`] joins them; [`run`] reports.
 //!
 //! What the model leaves out is listed in `docs/replication-model.md`. The words
 //! and names are those of the design; the code of the server carries them too.
 
+pub mod drops;
 pub mod gates;
+pub mod heal;
 pub mod model;
 pub mod promises;
 pub mod rules;

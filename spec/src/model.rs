@@ -1,23 +1,33 @@
 //! The model as the checker sees it.
 
+use crate::heal::{heal, Healed};
 use crate::promises::{self, Promise, PROMISES};
 use crate::scope::Scope;
-use crate::state::{Entry, Kind, Role, State};
+use crate::state::{Entry, Kind, Role, Standing, State};
 use crate::step::{Action, World};
 use stateright::{Model, Property};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Mutex;
 
 /// A world, and which state first met each property: the checker would go on
 /// replacing the shortest trace by later ones.
 pub struct Spec {
     pub world: World,
+    /// The only promise to look at, or all.
+    pub only: Option<Promise>,
+    /// One state in so many is healed; 0 for none.
+    pub heal_every: u64,
+    healed: AtomicU64,
     first: Mutex<Vec<(&'static str, State)>>,
 }
 
 impl Spec {
-    pub fn new(world: World) -> Spec {
+    pub fn new(world: World, only: Option<Promise>, heal_every: u64) -> Spec {
         Spec {
             world,
+            only,
+            heal_every,
+            healed: AtomicU64::new(0),
             first: Mutex::new(Vec::new()),
         }
     }
@@ -67,7 +77,7 @@ fn remove_last(state: &mut State) {
     }
     let node = &mut state.nodes[usize::from(last)];
     node.join = 1;
-    node.learner = true;
+    node.standing = Standing::Learner;
 }
 
 impl Model for Spec {
@@ -98,6 +108,9 @@ impl Model for Spec {
             kept::<4>(),
             kept::<5>(),
         ];
+        if self.heal_every > 0 {
+            all.push(Property::always(HEALS, heals));
+        }
         all.extend(milestones(&self.world.scope));
         all
     }
@@ -110,8 +123,20 @@ fn kept<const N: usize>() -> Property<Spec> {
         let (promise, name) = PROMISES[N];
         let lie = promise == Promise::ReportExact && promises::lost_is_back(state);
         let broken = lie || promises::is_broken(state, promise);
-        !(broken && spec.first(name, state))
+        let wanted = spec.only.is_none_or(|only| only == promise);
+        !(broken && wanted && spec.first(name, state))
     })
+}
+
+const HEALS: &str = "P5 with everybody back there is a way to a durable confirm";
+
+fn heals(spec: &Spec, state: &State) -> bool {
+    let due = spec.healed.fetch_add(1, Relaxed) % spec.heal_every == 0;
+    if !due || state.observer.broken != 0 {
+        return true;
+    }
+    let stuck = matches!(heal(&spec.world, state), Healed::Stuck(_));
+    !(stuck && spec.first(HEALS, state))
 }
 
 const WRITTEN: &str = "P5 a record is confirmed at written";

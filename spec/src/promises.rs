@@ -221,6 +221,12 @@ fn told_of_fewer(
     real.count() < gates::copies_needed(world, state, leader)
 }
 
+/// Whether the entry at an index is confirmed at durable.
+pub fn is_confirmed_durable(state: &State, index: u8) -> bool {
+    let seen = state.observer.confirmed.get(usize::from(index));
+    seen.is_some_and(|seen| seen.durable)
+}
+
 /// Whether something that was reported as gone is there in the new generation.
 pub fn lost_is_back(state: &State) -> bool {
     let present = |index: usize, entry: Entry| {

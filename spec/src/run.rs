@@ -1,6 +1,7 @@
 //! Runs a scope and tells what came of it.
 
 use crate::model::Spec;
+use crate::promises::Promise;
 use crate::rules::Dropped;
 use crate::scope::Scope;
 use crate::state::State;
@@ -12,6 +13,16 @@ pub struct Counterexample {
     pub promise: &'static str,
     pub steps: Vec<Action>,
     pub last: State,
+}
+
+/// What to look for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub dropped: Dropped,
+    /// The only promise to look at, or all.
+    pub only: Option<Promise>,
+    /// Heal one state in so many; 0 for none.
+    pub heal_every: u64,
 }
 
 /// What a run found.
@@ -28,8 +39,12 @@ pub struct Outcome {
 }
 
 /// Explores the scope breadth first, until a promise is broken or nothing is left.
-pub fn explore(scope: Scope, dropped: Dropped) -> Outcome {
-    let spec = Spec::new(World { scope, dropped });
+pub fn explore(scope: Scope, options: Options) -> Outcome {
+    let world = World {
+        scope,
+        dropped: options.dropped,
+    };
+    let spec = Spec::new(world, options.only, options.heal_every);
     let checker = spec
         .checker()
         .finish_when(HasDiscoveries::AnyFailures)

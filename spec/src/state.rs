@@ -154,6 +154,15 @@ pub enum Harm {
     Damaged,
 }
 
+/// What group 0 takes a peer id for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    Learner,
+    /// A voter, or its promotion was proposed and may be in force.
+    #[default]
+    Voter,
+}
+
 /// A node and its replica of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -163,8 +172,8 @@ pub struct Node {
     pub generation: u8,
     /// The join number of the present peer id.
     pub join: u8,
-    /// Not (yet) among the voters as group 0 has them.
-    pub learner: bool,
+    /// What group 0 takes the present peer id for.
+    pub standing: Standing,
     /// It holds all it ever reported durable in this generation.
     pub kept: bool,
     /// It runs under a peer id that was retired (only with a rule dropped).
@@ -204,7 +213,7 @@ impl Node {
             harm: Harm::None,
             generation: 0,
             join: 0,
-            learner: false,
+            standing: Standing::Voter,
             kept: true,
             reused: false,
             fenced: false,
@@ -365,6 +374,15 @@ impl State {
             }
         }
         voters
+    }
+
+    /// The leader of the latest term that still acts in the present generation.
+    pub fn newest_leader(&self) -> Option<usize> {
+        let leads = |n: &usize| {
+            let node = &self.nodes[*n];
+            node.role == Role::Leader && node.acts() && node.generation == self.group0.generation
+        };
+        self.ids().filter(leads).max_by_key(|n| self.nodes[*n].term)
     }
 
     /// A majority of the full replica count.

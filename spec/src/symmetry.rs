@@ -56,7 +56,6 @@ impl Mix {
     fn node(&mut self, node: &Node, names: &Renaming) {
         let flags = [
             node.on,
-            node.learner,
             node.kept,
             node.reused,
             node.fenced,
@@ -92,7 +91,7 @@ impl Mix {
             node.role as u8,
             votes,
             known,
-            0,
+            node.standing as u8,
         ]);
         let mut progress = [0; 8];
         for new in 0..NODES {
@@ -172,7 +171,7 @@ fn looks(state: &State, id: usize) -> u64 {
     let node = &state.nodes[id];
     let mut mix = Mix(state.group0.answers[id].map_or(0, |a| 1 + u64::from(a.last.1)));
     let has = |mask: u8| u8::from(mask & 1 << id != 0);
-    let flags = [node.on, node.learner, node.kept, node.fenced, node.released];
+    let flags = [node.on, node.kept, node.fenced, node.released];
     let flags = flags
         .iter()
         .fold(0u8, |set, flag| set << 1 | u8::from(*flag));

@@ -23,7 +23,7 @@ pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
                 });
             }
         }
-        let may = node.role != Role::Leader && state.conf(id)[id] == Some(node.join);
+        let may = state.conf(id)[id] == Some(node.join);
         let room = node.term < world.scope.terms && node.log.len() < world.scope.entries;
         if !may || !room {
             continue;
@@ -36,16 +36,23 @@ pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
     }
 }
 
-/// The smallest sets of voters that elect a node at its next term.
+/// The smallest sets of voters that elect a node, each in the first term in which
+/// all of them would: those before it the candidate has tried in vain.
 fn electors(world: &World, state: &State, id: usize, actions: &mut Vec<Action>) {
     let needed = quorum(&state.conf(id)) - 1;
     for voters in 0u8..1 << state.count {
-        let mut members = state.ids().filter(|v| voters & 1 << v != 0);
-        if voters.count_ones() as usize == needed
-            && members.all(|v| grants(world, state, id, v, state.nodes[id].term + 1))
-        {
+        if voters.count_ones() as usize != needed {
+            continue;
+        }
+        let willing = |term: &u8| {
+            let mut members = state.ids().filter(|v| voters & 1 << v != 0);
+            members.all(|v| grants(world, state, id, v, *term))
+        };
+        let candidate = id as u8;
+        if let Some(term) = (state.nodes[id].term + 1..=world.scope.terms).find(willing) {
             actions.push(Action::Elect {
-                candidate: id as u8,
+                candidate,
+                term,
                 voters,
             });
         }
@@ -66,11 +73,17 @@ fn grants(world: &World, state: &State, candidate: usize, voter: usize, term: u8
         && current
 }
 
+/// Stands for election in its next term.
 pub fn campaign(world: &World, state: &mut State, id: usize) {
+    let term = state.nodes[id].term + 1;
+    stand(world, state, id, term);
+}
+
+fn stand(world: &World, state: &mut State, id: usize, term: u8) {
     let node = &mut state.nodes[id];
     node.step_down();
     node.role = Role::Candidate;
-    node.term += 1;
+    node.term = term;
     node.vote = id as u8;
     node.votes = 1 << id;
     let reused = node.reused;
@@ -96,8 +109,8 @@ pub fn vote(world: &World, state: &mut State, candidate: usize, voter: usize) {
     win(world, state, candidate);
 }
 
-pub fn elect(world: &World, state: &mut State, candidate: usize, voters: u8) {
-    campaign(world, state, candidate);
+pub fn elect(world: &World, state: &mut State, candidate: usize, term: u8, voters: u8) {
+    stand(world, state, candidate, term);
     for voter in state.ids().filter(|v| voters & 1 << v != 0) {
         vote(world, state, candidate, voter);
     }

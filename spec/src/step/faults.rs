@@ -5,7 +5,7 @@
 
 use super::{Action, World};
 use crate::rules::Rule;
-use crate::state::{Harm, Kind, Role, State};
+use crate::state::{Harm, Kind, Role, Standing, State};
 
 pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
     for id in state.ids() {
@@ -127,7 +127,7 @@ pub fn open(world: &World, state: &mut State, id: usize) {
     }
     if world.keeps(Rule::R1JoinNumber) {
         node.join += 1;
-        node.learner = true;
+        node.standing = Standing::Learner;
     } else {
         node.reused = true;
     }

@@ -6,7 +6,7 @@ use super::replication::append_written;
 use super::{Action, World};
 use crate::gates;
 use crate::rules::Rule;
-use crate::state::{quorum, Entry, Kind, Role, State};
+use crate::state::{quorum, Entry, Kind, Role, Standing, State};
 
 pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
     for id in state.ids() {
@@ -64,6 +64,7 @@ fn may_promote(world: &World, state: &State, id: usize, other: usize) -> bool {
     let (node, learner) = (&state.nodes[id], &state.nodes[other]);
     let caught_up = learner.log == node.log && learner.durable_next == learner.log.len();
     learner.acts()
+        && state.group0.forgotten & 1 << other == 0
         && same_generation(state, id, other)
         && (caught_up || !world.keeps(Rule::R3CatchUp) || !world.keeps(Rule::R3Learner))
 }
@@ -97,7 +98,7 @@ pub fn remove(world: &World, state: &mut State, leader: usize, node: usize) {
 /// Group 0 knows a replica as a voter before its promotion is proposed.
 pub fn promote(world: &World, state: &mut State, leader: usize, node: usize) {
     if world.keeps(Rule::R6PromotedKnown) {
-        state.nodes[node].learner = false;
+        state.nodes[node].standing = Standing::Voter;
     }
     let join = state.nodes[node].join;
     let entry = Entry::new(

@@ -10,6 +10,7 @@ pub mod replication;
 use crate::rules::{Dropped, Rule};
 use crate::scope::Scope;
 use crate::state::{Node, State};
+use std::fmt;
 
 /// One step. Nodes are named by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +29,8 @@ pub enum Action {
     Campaign { node: u8 },
     /// A node grants its vote.
     Vote { candidate: u8, voter: u8 },
-    /// A node stands for election and these nodes grant their votes.
-    Elect { candidate: u8, voters: u8 },
+    /// A node is elected in a term by these nodes beside itself (bits).
+    Elect { candidate: u8, term: u8, voters: u8 },
     /// Power fails on a node: all that is not durable is gone.
     PowerCut { node: u8 },
     /// The process dies and is opened again on the same boot.
@@ -56,6 +57,78 @@ pub enum Action {
     Recover { winner: u8 },
     /// A replica is rebuilt from the winner's snapshot.
     Rebuild { node: u8 },
+}
+
+/// Nodes of a set of bits, for people.
+fn nodes(set: u8) -> String {
+    let names: Vec<_> = (0..8)
+        .filter(|n| set & 1 << n != 0)
+        .map(|n| format!("n{n}"))
+        .collect();
+    names.join(", ")
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Action::Append { leader } => write!(f, "Append: n{leader} appends a record"),
+            Action::Weaken { leader } => write!(f, "Weaken: n{leader} appends the weakening entry"),
+            Action::Write { node } => write!(f, "Write: n{node}'s write completes"),
+            Action::Replicate { leader, follower } => {
+                write!(
+                    f,
+                    "Replicate: n{follower} writes what n{leader} sends, and acknowledges"
+                )
+            }
+            Action::Sync { node } => write!(f, "Sync: all that n{node} has written is durable"),
+            Action::Campaign { node } => write!(f, "Campaign: n{node} stands in its next term"),
+            Action::Vote { candidate, voter } => write!(f, "Vote: n{voter} votes for n{candidate}"),
+            Action::Elect {
+                candidate,
+                term,
+                voters,
+            } => {
+                write!(
+                    f,
+                    "Elect: n{candidate} leads term {term} by the votes of itself and {}",
+                    nodes(voters)
+                )
+            }
+            Action::PowerCut { node } => write!(f, "PowerCut: n{node} loses what is not durable"),
+            Action::ProcessCrash { node } => write!(
+                f,
+                "ProcessCrash: n{node} dies and opens again on the same boot"
+            ),
+            Action::Open { node } => write!(f, "Open: n{node} opens its log after a power cut"),
+            Action::RollBack { node, keeps } => {
+                write!(
+                    f,
+                    "RollBack: n{node} is put back to an older copy with {keeps} entries"
+                )
+            }
+            Action::Damage { node, keeps } => {
+                write!(f, "Damage: n{node} keeps {keeps} of its durable entries")
+            }
+            Action::LearnRetired { leader, node } => {
+                write!(
+                    f,
+                    "LearnRetired: n{leader} learns that n{node}'s old peer id is retired"
+                )
+            }
+            Action::Remove { leader, node } => write!(
+                f,
+                "Remove: n{leader} proposes to remove n{node}'s old peer id"
+            ),
+            Action::Promote { leader, node } => {
+                write!(f, "Promote: n{leader} proposes to promote n{node}")
+            }
+            Action::Forget { node } => write!(f, "Forget: the operator declares n{node} gone"),
+            Action::OrderRecovery => write!(f, "OrderRecovery: group 0 orders a new generation"),
+            Action::Collect { node } => write!(f, "Collect: n{node} stops, syncs, answers"),
+            Action::Recover { winner } => write!(f, "Recover: n{winner}'s history wins"),
+            Action::Rebuild { node } => write!(f, "Rebuild: n{node} takes the winner's snapshot"),
+        }
+    }
 }
 
 /// The bounds and the rules in force.
@@ -108,9 +181,11 @@ impl World {
             Action::Vote { candidate, voter } => {
                 election::vote(self, &mut next, at(candidate), at(voter))
             }
-            Action::Elect { candidate, voters } => {
-                election::elect(self, &mut next, at(candidate), voters)
-            }
+            Action::Elect {
+                candidate,
+                term,
+                voters,
+            } => election::elect(self, &mut next, at(candidate), term, voters),
             Action::PowerCut { node } => faults::power_cut(self, &mut next, at(node)),
             Action::ProcessCrash { node } => faults::process_crash(self, &mut next, at(node)),
             Action::Open { node } => faults::open(self, &mut next, at(node)),

@@ -3,7 +3,7 @@
 use super::{Action, World};
 use crate::promises::check_recovery;
 use crate::rules::Rule;
-use crate::state::{quorum, Answer, Kind, State, NODES, NONE};
+use crate::state::{quorum, Answer, Kind, Standing, State, NODES, NONE};
 
 pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
     let group0 = &state.group0;
@@ -32,7 +32,7 @@ pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
 /// A voter of the present generation that is neither retired nor declared gone.
 fn trusted(state: &State, id: usize) -> bool {
     let node = &state.nodes[id];
-    let voter = !node.learner && node.generation == state.group0.generation;
+    let voter = node.standing != Standing::Learner && node.generation == state.group0.generation;
     voter && state.group0.forgotten & 1 << id == 0
 }
 
@@ -46,8 +46,20 @@ fn rebuilt(state: &State) -> usize {
 fn may_order(world: &World, state: &State) -> bool {
     let group0 = &state.group0;
     let waits = rebuilt(state) < state.majority() && world.keeps(Rule::R6Second);
-    let few = state.ids().filter(|n| trusted(state, *n)).count() < state.majority();
+    let few = !state.ids().any(|n| trusted(state, n) && may_lead(state, n));
     !group0.collecting && group0.generation < world.scope.generations && few && !waits
+}
+
+/// Whether this node could be elected by trusted voters as things stand, under the
+/// membership that is in force on it. Counting the voters that group 0 knows is not
+/// enough: the node with the longest log may not know yet that a new voter counts.
+fn may_lead(state: &State, id: usize) -> bool {
+    let (node, conf) = (&state.nodes[id], state.conf(id));
+    let votes = |n: &usize| {
+        let voter = &state.nodes[*n];
+        conf[*n] == Some(voter.join) && trusted(state, *n) && voter.log.last() <= node.log.last()
+    };
+    conf[id] == Some(node.join) && state.ids().filter(votes).count() >= quorum(&conf)
 }
 
 fn may_rebuild(state: &State) -> bool {
@@ -62,8 +74,12 @@ fn enough(world: &World, state: &State) -> bool {
         .ids()
         .any(|n| trusted(state, n) && answers[n].is_none());
     let counted = answers.iter().flatten().filter(|a| a.counts).count();
-    let full = usize::from(state.count);
-    let mut needed = full - state.majority() + 1;
+    counted >= needed(world, state) && (!missing || !world.keeps(Rule::R6AllTrusted))
+}
+
+/// How many answers it takes: E - majority + 1.
+fn needed(world: &World, state: &State) -> usize {
+    let mut needed = usize::from(state.count) - state.majority() + 1;
     if !world.keeps(Rule::R6FullCount) {
         let best = state
             .ids()
@@ -75,7 +91,14 @@ fn enough(world: &World, state: &State) -> bool {
     if !world.keeps(Rule::R6Count) {
         needed -= 1;
     }
-    counted >= needed.max(1) && (!missing || !world.keeps(Rule::R6AllTrusted))
+    needed.max(1)
+}
+
+/// Whether too few replicas of the generation kept all they reported durable.
+pub fn lacks_copies(world: &World, state: &State) -> bool {
+    let generation = state.group0.generation;
+    let keeps = |n: &usize| state.nodes[*n].kept && state.nodes[*n].generation == generation;
+    state.ids().filter(keeps).count() < needed(world, state)
 }
 
 /// The nodes with the longest history among the answers that count.

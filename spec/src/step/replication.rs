@@ -187,7 +187,10 @@ pub fn sync(world: &World, state: &mut State, id: usize) {
     node.durable_term = node.term;
     node.durable_vote = node.vote;
     if node.role == Role::Leader {
-        return gates::settle(world, state, id);
+        gates::settle(world, state, id);
+        if world.keeps(Rule::DurableReport) {
+            return;
+        }
     }
     gates::act(world, state, id);
     report(world, state, id);
