@@ -131,7 +131,10 @@ fn kept<const N: usize>() -> Property<Spec> {
 const HEALS: &str = "P5 with everybody back there is a way to a durable confirm";
 
 fn heals(spec: &Spec, state: &State) -> bool {
-    let due = spec.healed.fetch_add(1, Relaxed) % spec.heal_every == 0;
+    let due = spec
+        .healed
+        .fetch_add(1, Relaxed)
+        .is_multiple_of(spec.heal_every);
     if !due || state.observer.broken != 0 {
         return true;
     }
