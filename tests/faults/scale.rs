@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::support::{
     load::{batch_of, id_of, payload, put},
     server::{disk_bytes, segments, Home},
-    size, soon,
+    size, soon, PATIENCE,
 };
 
 const MIB: u64 = 1 << 20;
@@ -96,7 +96,9 @@ async fn f66_idle_queues_cost_what_is_stated_and_are_given_back() {
     assert!(client.list().await.unwrap().is_empty());
     // Until a checkpoint does not know them any more: a start then has nothing of
     // them to replay.
-    roll_every_log(&client, &home).await;
+    let rolled = roll_every_log(&client, &home);
+    let rolled = tokio::time::timeout(PATIENCE * 3, rolled).await;
+    rolled.expect("every log lets its first segments go");
     server.kill();
 
     let server = home.start();

@@ -190,7 +190,11 @@ async fn a_failure_while_starting_loses_nothing() {
 #[tokio::test]
 async fn a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_room() {
     let mut random = Random::new("full disk");
-    let configure = |home: crate::support::server::Home| home.with("spare_segments = 1");
+    // Only a full disk refuses here: below the mark nothing more would be written.
+    let configure = |home: crate::support::server::Home| {
+        home.with("spare_segments = 1")
+            .with("disk_low_water = \"0\"")
+    };
     let Some(mut machine) = Machine::new(1, &mut random, configure) else {
         return;
     };
