@@ -26,7 +26,6 @@ use thiserror::Error;
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use super::{
-    check_packs, pack_id,
     sections::{SectionKind, Sections, SectionsError},
     PackError,
 };
@@ -138,67 +137,6 @@ const LINK_BYTES: usize = 16;
 /// `file u32, file bytes u64, record bytes u64, live record bytes u64`.
 pub const PACK_ENTRY_BYTES: usize = 28;
 
-/// Looks whether this build reads the checkpoints of log `log_id`, all sections
-/// of the one in force, and the packed files that it names. Changes nothing.
-/// Damage passes: a start tells of it.
-///
-/// # Errors
-/// Another format, or the disk.
-pub fn check_formats(disk: &dyn Disk, log_id: LogId) -> Result<(), CheckpointError> {
-    if let Some(checkpoint) = look(disk, log_id)? {
-        check_packs(disk, log_id, &checkpoint.packs()?)?;
-    }
-    Ok(())
-}
-
-/// Removes packed files that the published checkpoint (if there is one) does
-/// not name: a job that was not heard of left them.
-///
-/// # Errors
-/// The disk, or a body that this build does not read.
-pub fn remove_orphans(
-    disk: &dyn Disk,
-    checkpoint: Option<&Checkpoint>,
-) -> Result<(), CheckpointError> {
-    let named = checkpoint.map(Checkpoint::packs).transpose()?;
-    let named = named.unwrap_or_default();
-    let names = disk.list()?;
-    let orphans = names
-        .iter()
-        .filter(|name| pack_id(name).is_some_and(|file| !named.contains(&file)));
-    let mut removed = false;
-    for name in orphans {
-        disk.remove(name)?;
-        removed = true;
-    }
-    if removed {
-        disk.sync_dir()?;
-    }
-    Ok(())
-}
-
-/// What a start goes on from: the published checkpoint, as [`load`] makes it
-/// safe, with packed files that this build reads and no others beside them.
-///
-/// # Errors
-/// Another format or log, or the disk.
-pub fn take_over(disk: &dyn Disk, log_id: LogId) -> Result<Option<Checkpoint>, CheckpointError> {
-    // A name that is there may not be durable: whoever made it may have died.
-    disk.sync_dir()?;
-    match prepare(disk, log_id) {
-        // The first checkpoint needs the room then, or the next start.
-        Err(error) if error.kind == DiskErrorKind::OutOfSpace => {}
-        prepared => prepared?,
-    }
-    let loaded = load(disk, log_id)?;
-    if let Some(checkpoint) = &loaded {
-        check_packs(disk, log_id, &checkpoint.packs()?)?;
-        // Without one nothing says what is not needed; the first one will.
-        remove_orphans(disk, Some(checkpoint))?;
-    }
-    Ok(loaded)
-}
-
 /// No usable checkpoint was found, though there is something.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
@@ -300,7 +238,7 @@ fn write<'a>(
 /// whole log, as an older checkpoint does: while it is there, checkpoint 1 may
 /// not be durable. It is made whole and first: from then on one of the files
 /// always holds a whole checkpoint.
-fn prepare(disk: &dyn Disk, log_id: LogId) -> Result<(), DiskError> {
+pub(super) fn prepare(disk: &dyn Disk, log_id: LogId) -> Result<(), DiskError> {
     let [none, first] = turn(NO_SERIAL);
     if !is_there(disk, none)? && !is_there(disk, first)? {
         let head = CheckpointHead {
@@ -330,14 +268,13 @@ fn turn(serial: u64) -> [&'static str; 2] {
 
 /// The file, at least `bytes` long.
 fn with_room(disk: &dyn Disk, name: &str, bytes: u64) -> Result<Box<dyn DiskFile>, DiskError> {
-    match disk.open(name) {
-        Ok(file) if file.len()? >= bytes => return Ok(file),
-        Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
     let old = match disk.open(name) {
-        Ok(file) => file.len()?,
-        Err(_) => LEAST_FILE_BYTES,
+        Ok(file) => match file.len()? {
+            len if len >= bytes => return Ok(file),
+            len => len,
+        },
+        Err(error) if error.kind == DiskErrorKind::NotFound => LEAST_FILE_BYTES,
+        Err(error) => return Err(error),
     };
     disk.remove(name)?;
     let wanted = bytes.next_power_of_two().max(LEAST_FILE_BYTES);

@@ -29,10 +29,11 @@ mod forward_reader;
 mod job;
 mod pack;
 mod sections;
+mod take_over;
 
 pub use checkpoint::{
-    check_formats, load, look, publish, remove_orphans, take_over, Checkpoint, CheckpointError,
-    CheckpointHead, CHECKPOINT_FILES, PACK_ENTRY_BYTES,
+    load, look, publish, Checkpoint, CheckpointError, CheckpointHead, CHECKPOINT_FILES,
+    PACK_ENTRY_BYTES,
 };
 pub(crate) use forward_reader::ForwardReader;
 pub use job::{StoreDone, StoreJob};
@@ -41,6 +42,7 @@ pub use pack::{
     PackError, PackJob, PackRecord, Packed, RecordSource, ScrubJob, Scrubbed, MAX_PACK_BYTES,
 };
 pub use sections::{Section, SectionKind, Sections, SectionsError};
+pub use take_over::{check_formats, remove_orphans, take_over};
 
 #[cfg(test)]
 pub(crate) mod golden {
