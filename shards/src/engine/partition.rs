@@ -10,6 +10,7 @@ use crate::{
     group::GroupId,
     log::LogPosition,
     state::{command::PartitionSpec, queue::Partition},
+    store::{PackRecord, RecordSource},
 };
 
 /// What a partition without records takes in memory, about, as measured with
@@ -21,6 +22,16 @@ const PARTITION_BYTES: u64 = 2_400;
 pub(super) struct PartitionKey {
     pub queue_id: u64,
     pub partition: u16,
+}
+
+impl PartitionKey {
+    /// Whose the record is.
+    pub(super) fn of(record: &PackRecord) -> Self {
+        PartitionKey {
+            queue_id: record.queue_id,
+            partition: record.partition,
+        }
+    }
 }
 
 /// A settle frame whose items were gathered into the turn's command.
@@ -108,6 +119,19 @@ impl PartitionSlot {
         let now = PARTITION_BYTES + self.machine.index_bytes();
         *sum = (*sum + now).saturating_sub(self.accounted_bytes);
         self.accounted_bytes = now;
+    }
+
+    /// One of its records, as jobs of the store name it.
+    pub(super) fn pack_record(&self, offset: u64, len: u32, source: RecordSource) -> PackRecord {
+        PackRecord {
+            queue_id: self.key.queue_id,
+            offset,
+            group: self.group.0,
+            generation: self.generation,
+            partition: self.key.partition,
+            len,
+            source,
+        }
     }
 
     /// False for an offset behind a gap: it may be another record's now, and a

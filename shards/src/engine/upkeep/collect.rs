@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{PackFile, Phase, Upkeep};
+use super::{PackFile, Phase, Upkeep, TURN_PARTITIONS, TURN_RECORDS};
 use crate::{
     engine::{core::Engine, partition::PartitionKey},
     io::BatchBuffer,
@@ -14,10 +14,6 @@ use crate::{
 
 /// Most records one job packs.
 const MAX_RECORDS: usize = 64 << 10;
-/// Records looked at, or relocated, in one turn.
-const TURN_RECORDS: usize = 4096;
-/// Partitions looked at in one turn.
-const TURN_PARTITIONS: usize = 256;
 /// Most jobs of one cycle: then a checkpoint makes their work count.
 const MAX_JOBS: u32 = 16;
 /// Packed files with fewer bytes of records are small; this many are too many.
@@ -106,7 +102,7 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn collect(&mut self, mut collecting: Collecting) -> Phase {
         let mut budget = TURN_RECORDS;
         for _ in 0..TURN_PARTITIONS {
-            let Some((group, key)) = collecting.keys.get(collecting.at).copied() else {
+            let Some((_, key)) = collecting.keys.get(collecting.at).copied() else {
                 return self.pack(collecting);
             };
             if collecting.is_full() {
@@ -115,7 +111,7 @@ impl<B: BatchBuffer> Engine<B> {
             if budget == 0 {
                 break;
             }
-            self.collect_partition(&mut collecting, group, key, &mut budget);
+            self.collect_partition(&mut collecting, key, &mut budget);
         }
         Phase::Collecting(collecting)
     }
@@ -123,7 +119,6 @@ impl<B: BatchBuffer> Engine<B> {
     fn collect_partition(
         &mut self,
         collecting: &mut Collecting,
-        group: u32,
         key: PartitionKey,
         budget: &mut usize,
     ) {
@@ -137,7 +132,6 @@ impl<B: BatchBuffer> Engine<B> {
             0
         };
         let from = collecting.from.max(hint);
-        let generation = slot.generation;
         let mut seen = 0;
         let mut passed_cut = false;
         let resume = slot
@@ -159,15 +153,8 @@ impl<B: BatchBuffer> Engine<B> {
                     return false;
                 }
                 collecting.bytes += u64::from(len);
-                collecting.records.push(PackRecord {
-                    queue_id: key.queue_id,
-                    offset,
-                    group,
-                    generation,
-                    partition: key.partition,
-                    len,
-                    source,
-                });
+                let record = slot.pack_record(offset, len, source);
+                collecting.records.push(record);
                 collecting.records.len() < MAX_RECORDS
             });
         *budget = budget.saturating_sub(seen.max(1));
@@ -280,12 +267,7 @@ impl<B: BatchBuffer> Engine<B> {
                 file: packed.file,
                 at: *place,
             };
-            let (queue_id, partition) = (record.queue_id, record.partition);
-            let key = PartitionKey {
-                queue_id,
-                partition,
-            };
-            if let Some(slot) = self.partitions.get_mut(&key) {
+            if let Some(slot) = self.partitions.get_mut(&PartitionKey::of(record)) {
                 slot.machine.relocate(record.offset, from, to);
             }
         }

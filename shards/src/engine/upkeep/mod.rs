@@ -54,6 +54,10 @@ use crate::{
 /// Segments behind the one being written whose records are not packed: most
 /// are settled before they are older.
 const RECENT_SEGMENTS: u64 = 2;
+/// Records looked at, or relocated, in one turn.
+const TURN_RECORDS: usize = 4096;
+/// Partitions looked at in one turn.
+const TURN_PARTITIONS: usize = 256;
 /// A checkpoint's bytes are written at most once for this many of the log.
 const LOG_BYTES_PER_CHECKPOINT_BYTE: u64 = 4;
 /// Rest after a cycle that failed, or that a full disk began.

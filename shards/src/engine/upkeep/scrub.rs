@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use super::Phase;
+use super::{Phase, TURN_PARTITIONS, TURN_RECORDS};
 use crate::{
     engine::{core::Engine, partition::PartitionKey, types::Notice},
     io::BatchBuffer,
@@ -23,9 +23,6 @@ use crate::{
 const PIECE_BYTES: u64 = 1 << 20;
 /// Bytes a second that are read.
 const BYTES_PER_S: u64 = 8 << 20;
-/// Records and partitions looked at in one turn.
-const TURN_RECORDS: usize = 4096;
-const TURN_PARTITIONS: usize = 256;
 /// Rest after a turn that found nothing to read.
 const TURN_PAUSE_MS: u64 = 10;
 /// The first pass begins so long after the start, or sooner where passes do.
@@ -160,15 +157,7 @@ impl<B: BatchBuffer> Engine<B> {
                     return true;
                 };
                 *bytes += u64::from(len);
-                job.records.push(PackRecord {
-                    queue_id: key.queue_id,
-                    offset,
-                    group: slot.group.0,
-                    generation: slot.generation,
-                    partition: key.partition,
-                    len,
-                    source,
-                });
+                job.records.push(slot.pack_record(offset, len, source));
                 true
             });
         *budget = budget.saturating_sub(seen.max(1));
@@ -214,12 +203,7 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn tell_bad_records(&mut self, records: &[PackRecord], bad: &[u32]) {
         for n in bad {
             if let Some(record) = records.get(*n as usize) {
-                let (queue_id, partition) = (record.queue_id, record.partition);
-                let key = PartitionKey {
-                    queue_id,
-                    partition,
-                };
-                self.tell_bad_record(key, record.offset);
+                self.tell_bad_record(PartitionKey::of(record), record.offset);
             }
         }
     }
