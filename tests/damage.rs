@@ -33,20 +33,23 @@ fn packed() -> (Server, Vec<String>) {
     (server, lines)
 }
 
-fn packs(shard: &Path) -> Vec<String> {
+/// Names in the shard's directory that begin so, in order.
+fn names(shard: &Path, prefix: &str) -> Vec<String> {
     let names = fs::read_dir(shard).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut packs: Vec<String> = names.filter(|name| name.starts_with("pack-")).collect();
-    packs.sort();
-    packs
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
+    names.sort();
+    names
+}
+
+fn packs(shard: &Path) -> Vec<String> {
+    names(shard, "pack-")
 }
 
 /// Names and contents of a shard's checkpoints and packed files.
 fn stored(shard: &Path) -> BTreeMap<String, Vec<u8>> {
-    let names = fs::read_dir(shard).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = packs(shard).into_iter().chain(names(shard, "ckpt-"));
     names
-        .filter(|name| name.starts_with("pack-") || name.starts_with("ckpt-"))
         .map(|name| (name.clone(), fs::read(shard.join(&name)).unwrap()))
         .collect()
 }

@@ -13,8 +13,9 @@ use wire::vocabulary::Boundary;
 
 use crate::{LogDriver, Random, SimDisk};
 
-const BLOCK: u64 = 4096;
-const SEGMENT: u64 = 16 * BLOCK;
+/// Bytes of a block and of a segment of [`options`].
+pub const BLOCK: u64 = 4096;
+pub const SEGMENT: u64 = 16 * BLOCK;
 
 /// A scenario, run with a seed.
 pub type Scenario = fn(u64) -> Result<(), String>;
@@ -202,7 +203,8 @@ impl Rig {
     }
 }
 
-fn options() -> LogOptions {
+/// Short segments, one item to a batch, nothing held back.
+pub fn options() -> LogOptions {
     LogOptions {
         segment_bytes: SEGMENT,
         block_bytes: BLOCK as u32,

@@ -8,27 +8,13 @@ use std::time::Duration;
 use shards::io::Disk;
 use shards::log::{
     self, BootId, ItemHeader, ItemKind, LogId, LogOptions, LogPosition, OpenFacts, Opened,
-    RecoveryReport, SyncMethod,
+    RecoveryReport,
 };
+pub use tidegate_sim::directed::{options, BLOCK, SEGMENT};
 use tidegate_sim::{LogDriver, Random, SimDisk};
 use wire::vocabulary::Boundary;
 
-pub const BLOCK: u64 = 4096;
-pub const SEGMENT: u64 = 16 * BLOCK;
 pub const FIRST: LogPosition = LogPosition(SEGMENT);
-
-pub fn options() -> LogOptions {
-    LogOptions {
-        segment_bytes: SEGMENT,
-        block_bytes: BLOCK as u32,
-        background_sync_interval_ms: 0,
-        sync_method: SyncMethod::Dsync,
-        cache_bytes: 1 << 20,
-        backlog_bytes: 1 << 20,
-        spare_segments: 1,
-        reserve_segments: 0,
-    }
-}
 
 pub struct Rig {
     pub options: LogOptions,
