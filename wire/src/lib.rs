@@ -16,5 +16,6 @@ pub mod frame;
 pub mod limits;
 pub mod message;
 pub mod name;
+pub mod node;
 pub mod record;
 pub mod vocabulary;

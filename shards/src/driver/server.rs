@@ -406,6 +406,7 @@ impl Launch<'_> {
         Ok(EngineConfig {
             shard,
             node: self.options.node,
+            nodes: vec![self.options.node],
             place: self.directory.identity.place.clone(),
             start_wall_ms: super::clock::wall_ms(),
             start_mono_ms: super::clock::mono_ms(),

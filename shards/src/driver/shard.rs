@@ -223,6 +223,8 @@ impl Shard {
                     socket.close();
                 }
             }
+            // No links yet: nobody is linked, so that nothing is asked for.
+            Effect::NodeOutput { .. } | Effect::NodeRefused { .. } => {}
             Effect::ToShard { shard, message } if shard == self.number => {
                 self.event(Event::Message(message));
             }

@@ -10,6 +10,7 @@ use super::{
     core::{map, Engine, Map},
     directory::Directory,
     gates::{GroupSlot, Origin},
+    links::Links,
     meta::MetaSlot,
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
@@ -317,6 +318,9 @@ impl Boot {
                 Upkeep::new(None, 0, BTreeMap::new(), start, scrub)
             }
         };
+        let own = self.config.node;
+        let nodes = self.config.nodes.iter().copied();
+        let others = nodes.filter(|node| *node != own);
         let mut engine = Engine {
             frontiers: LogFrontiers::default(),
             groups,
@@ -328,6 +332,8 @@ impl Boot {
                 promised_join: 0,
             }),
             connections: map(),
+            links: Links::new(others),
+            refused_nodes: Vec::new(),
             reads: ReadCache::new(self.config.read_cache_bytes, log.open_counter()),
             upkeep,
             bad_records: BTreeSet::new(),

@@ -13,6 +13,7 @@ use super::{
     connection::{Connection, FORWARDED_FULL_BYTES, FORWARD_BYTES, HANDLED_STEP_BYTES},
     directory::Directory,
     gates::GroupSlot,
+    links::Links,
     meta::MetaSlot,
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
@@ -49,6 +50,9 @@ pub struct Engine<B> {
     /// Shard 0 only.
     pub(super) meta: Option<MetaSlot>,
     pub(super) connections: Map<ConnKey, Connection>,
+    pub(super) links: Links,
+    /// Nodes whose link is to end, and why.
+    pub(super) refused_nodes: Vec<(u32, String)>,
     pub(super) reads: ReadCache,
     pub(super) upkeep: Upkeep,
     /// Damaged records that were told of.
@@ -116,6 +120,9 @@ impl<B: BatchBuffer> Engine<B> {
             Event::ReadDone { id, result } => self.on_read_done(id, result),
             Event::Stored(done) => self.on_stored(done),
             Event::Message(message) => self.on_message(message),
+            Event::NodeUp { node } => self.on_node_up(node),
+            Event::NodeDown { node } => self.on_node_down(node),
+            Event::NodeBody { node, body } => self.on_node_body(node, body),
             Event::DiskLow(low) => self.on_disk_low(low),
             Event::Tick => {}
             Event::Drain => self.on_drain(),
@@ -613,6 +620,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn push_effects(&mut self, effects: &mut Vec<Effect<B>>) {
         effects.extend(self.notices.drain(..).map(Effect::Notice));
+        self.push_node_effects(effects);
         effects.extend(
             self.outbound
                 .drain(..)

@@ -69,6 +69,8 @@ impl ShardPlace {
 pub struct EngineConfig {
     pub shard: u16,
     pub node: u32,
+    /// Every node of the cluster, this one included, ascending; this one alone: solo.
+    pub nodes: Vec<u32>,
     pub place: ShardPlace,
     /// Unix time in ms when the monotonic clock read `start_mono_ms`.
     pub start_wall_ms: u64,
@@ -135,6 +137,20 @@ pub enum Event<'a> {
     /// A store job was done.
     Stored(StoreDone),
     Message(ShardMessage),
+    /// The same shard of another node is linked: what either sends from now on
+    /// arrives whole and in order, until the link is down.
+    NodeUp {
+        node: u32,
+    },
+    /// The link is gone; what was sent and did not arrive never will.
+    NodeDown {
+        node: u32,
+    },
+    /// The body of one frame of the link.
+    NodeBody {
+        node: u32,
+        body: &'a [u8],
+    },
     /// The disk is below its low-water mark, or above it again.
     DiskLow(bool),
     /// Nothing but time.
@@ -176,6 +192,16 @@ pub enum Effect<B> {
     /// Close the connection once its output is flushed.
     Close {
         conn: ConnKey,
+    },
+    /// The link to that node has output: call `Engine::take_node_output` when
+    /// its socket is free.
+    NodeOutput {
+        node: u32,
+    },
+    /// The node broke the protocol between nodes: end the link, and say why once.
+    NodeRefused {
+        node: u32,
+        reason: String,
     },
     /// Deliver to that shard's engine (possibly this one), in order.
     ToShard {

@@ -106,6 +106,8 @@ impl World {
             Effect::Log(effect) => self.execute_log(shard, effect),
             Effect::Output { conn } => self.want_output(conn),
             Effect::Close { conn } => self.close(conn),
+            // One node: nobody is linked.
+            Effect::NodeOutput { .. } | Effect::NodeRefused { .. } => {}
             Effect::ToShard { shard: to, message } if to == shard => {
                 self.event(shard, Event::Message(message));
             }

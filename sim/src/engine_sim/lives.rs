@@ -237,6 +237,7 @@ impl World {
         EngineConfig {
             shard,
             node: 1,
+            nodes: vec![1],
             place: self.node.place(self.settings.data_groups),
             start_wall_ms: self.wall_ms(),
             start_mono_ms: self.mono_ms(),

@@ -1,0 +1,309 @@
+//! What nodes say to each other on a link, inside a frame's body.
+//!
+//! A body is messages back to back, all of one turn of the sender. Each is a
+//! head of [`HEAD_BYTES`] and a payload, little-endian:
+//!
+//! | at | size | field |
+//! |----|------|-------|
+//! | 0 | 1 | kind |
+//! | 1 | 3 | zero |
+//! | 4 | 4 | payload bytes |
+//!
+//! The payloads are fixed fields in the order of the structs here, then bytes.
+//!
+//! Owns nothing. Never allocates for what a length claims: everything is read in
+//! place. A link is between the same shard of two nodes, and in order; a message
+//! that does not decode ends it.
+
+mod client;
+mod raft;
+mod reader;
+
+pub use client::{Forward, Output};
+pub use raft::{DurableReport, Entries, Entry, RaftHead, RaftKind, RaftMessage};
+pub use reader::NodeMessageError;
+
+use reader::Reader;
+
+/// Version of everything on a link between nodes.
+pub const NODE_PROTOCOL_VERSION: u16 = 1;
+/// Bytes in front of each message's payload.
+pub const HEAD_BYTES: usize = 8;
+
+/// Which message it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Raft = 1,
+    DurableReport = 2,
+    Forward = 3,
+    Output = 4,
+    OutputTaken = 5,
+    ConnClosed = 6,
+}
+
+impl Kind {
+    fn from_raw(raw: u8) -> Option<Self> {
+        Some(match raw {
+            1 => Kind::Raft,
+            2 => Kind::DurableReport,
+            3 => Kind::Forward,
+            4 => Kind::Output,
+            5 => Kind::OutputTaken,
+            6 => Kind::ConnClosed,
+            _ => return None,
+        })
+    }
+}
+
+/// One message, its bytes borrowed from the frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeMessage<'a> {
+    /// Of a group's Raft.
+    Raft(RaftMessage<'a>),
+    /// How far a follower is durable.
+    DurableReport(DurableReport),
+    /// A client's frame, to the node that leads what it names.
+    Forward(Forward<'a>),
+    /// Frames for a client, to the node that has its socket.
+    Output(Output<'a>),
+    /// The output before was taken: the next may come. The connection as the
+    /// node that has its socket names it.
+    OutputTaken { conn: u64 },
+    /// The client's connection is gone.
+    ConnClosed { conn: u64 },
+}
+
+impl<'a> NodeMessage<'a> {
+    /// Appends the message to a body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let begun = begin(out, self.kind());
+        match self {
+            NodeMessage::Raft(message) => message.encode(out),
+            NodeMessage::DurableReport(report) => report.encode(out),
+            NodeMessage::Forward(forward) => forward.encode(out),
+            NodeMessage::Output(output) => output.encode(out),
+            NodeMessage::OutputTaken { conn } | NodeMessage::ConnClosed { conn } => {
+                out.extend_from_slice(&conn.to_le_bytes());
+            }
+        }
+        finish(out, begun);
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            NodeMessage::Raft(_) => Kind::Raft,
+            NodeMessage::DurableReport(_) => Kind::DurableReport,
+            NodeMessage::Forward(_) => Kind::Forward,
+            NodeMessage::Output(_) => Kind::Output,
+            NodeMessage::OutputTaken { .. } => Kind::OutputTaken,
+            NodeMessage::ConnClosed { .. } => Kind::ConnClosed,
+        }
+    }
+
+    fn decode(kind: Kind, payload: &'a [u8]) -> Result<Self, NodeMessageError> {
+        let mut reader = Reader::new(payload);
+        let message = match kind {
+            Kind::Raft => NodeMessage::Raft(RaftMessage::decode(&mut reader)?),
+            Kind::DurableReport => NodeMessage::DurableReport(DurableReport::decode(&mut reader)?),
+            Kind::Forward => NodeMessage::Forward(Forward::decode(&mut reader)?),
+            Kind::Output => NodeMessage::Output(Output::decode(&mut reader)?),
+            Kind::OutputTaken => NodeMessage::OutputTaken {
+                conn: reader.u64()?,
+            },
+            Kind::ConnClosed => NodeMessage::ConnClosed {
+                conn: reader.u64()?,
+            },
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+/// Appends a Raft message whose entries the caller writes itself, so that no
+/// payload is gathered first: `entries` appends as many as the head counts, each
+/// with [`Entry::encode_head`] and its payload.
+pub fn encode_raft(
+    head: &RaftHead,
+    context: &[u8],
+    out: &mut Vec<u8>,
+    entries: impl FnOnce(&mut Vec<u8>),
+) {
+    let begun = begin(out, Kind::Raft);
+    head.encode(context, out);
+    entries(out);
+    finish(out, begun);
+}
+
+fn begin(out: &mut Vec<u8>, kind: Kind) -> usize {
+    let begun = out.len();
+    out.extend_from_slice(&[kind as u8, 0, 0, 0, 0, 0, 0, 0]);
+    begun
+}
+
+fn finish(out: &mut [u8], begun: usize) {
+    let len = (out.len() - begun - HEAD_BYTES) as u32;
+    if let Some(field) = out.get_mut(begun + 4..begun + HEAD_BYTES) {
+        field.copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+/// The messages of a body, in order. Ends after the first that does not decode.
+pub struct NodeMessages<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> NodeMessages<'a> {
+    pub fn new(body: &'a [u8]) -> Self {
+        NodeMessages { rest: body }
+    }
+
+    fn take(&mut self) -> Result<NodeMessage<'a>, NodeMessageError> {
+        let mut reader = Reader::new(self.rest);
+        let (kind, zero) = (reader.u8()?, [reader.u8()?, reader.u8()?, reader.u8()?]);
+        let len = reader.u32()? as usize;
+        let payload = reader.bytes(len)?;
+        let kind = Kind::from_raw(kind).ok_or(NodeMessageError::Kind(kind))?;
+        if zero != [0; 3] {
+            return Err(NodeMessageError::Field("zero"));
+        }
+        let message = NodeMessage::decode(kind, payload)?;
+        self.rest = reader.rest();
+        Ok(message)
+    }
+}
+
+impl<'a> Iterator for NodeMessages<'a> {
+    type Item = Result<NodeMessage<'a>, NodeMessageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let taken = self.take();
+        if taken.is_err() {
+            self.rest = &[];
+        }
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(entries: u32) -> RaftHead {
+        RaftHead {
+            group: 3,
+            generation: 2,
+            kind: RaftKind::Append,
+            reject: true,
+            from: 1 << 40 | 1,
+            to: 2 << 40 | 1,
+            term: 9,
+            log_term: 8,
+            index: 70,
+            commit: 69,
+            commit_term: 8,
+            reject_hint: 5,
+            request_snapshot: 4,
+            entries,
+        }
+    }
+
+    fn entry(payload: &[u8]) -> Entry<'_> {
+        Entry {
+            term: 9,
+            index: 71,
+            sync: true,
+            membership: false,
+            payload,
+        }
+    }
+
+    fn body() -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_raft(&head(2), b"context", &mut out, |out| {
+            for payload in [&b"one"[..], b""] {
+                entry(payload).encode_head(out);
+                out.extend_from_slice(payload);
+            }
+        });
+        let others = [
+            NodeMessage::DurableReport(DurableReport {
+                group: 3,
+                generation: 2,
+                from: 7,
+                to: 8,
+                term: 9,
+                index: 10,
+            }),
+            NodeMessage::Forward(Forward {
+                conn: 5,
+                kind: 6,
+                correlation: 7,
+                window_bytes: 8,
+                body: b"frame",
+            }),
+            NodeMessage::Output(Output {
+                conn: 5,
+                released: 6,
+                close: true,
+                bytes: b"frames",
+            }),
+            NodeMessage::OutputTaken { conn: 1 },
+            NodeMessage::ConnClosed { conn: 2 },
+        ];
+        for message in &others {
+            message.encode(&mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn a_body_reads_back_message_by_message() {
+        let body = body();
+        let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
+        assert_eq!(messages.len(), 6);
+        let mut again = Vec::new();
+        for message in &messages {
+            message.encode(&mut again);
+        }
+        assert_eq!(again, body);
+        let NodeMessage::Raft(raft) = &messages[0] else {
+            panic!("the first is Raft's");
+        };
+        assert_eq!(raft.head, head(2));
+        assert_eq!(raft.context, b"context");
+        let entries: Vec<_> = raft.entries.iter().collect();
+        assert_eq!(entries, [entry(b"one"), entry(b"")]);
+    }
+
+    #[test]
+    fn a_body_cut_anywhere_ends_in_an_error_or_between_messages() {
+        let body = body();
+        let mut between = 0;
+        for cut in 0..body.len() {
+            let mut failed = false;
+            for message in NodeMessages::new(&body[..cut]) {
+                failed |= message.is_err();
+            }
+            between += usize::from(!failed);
+        }
+        assert_eq!(between, 6, "cuts between messages, the empty body included");
+    }
+
+    #[test]
+    fn an_unknown_kind_and_bytes_behind_a_payload_are_refused() {
+        let mut body = Vec::new();
+        NodeMessage::OutputTaken { conn: 1 }.encode(&mut body);
+        let mut unknown = body.clone();
+        unknown[0] = 99;
+        let first = NodeMessages::new(&unknown).next();
+        assert_eq!(first, Some(Err(NodeMessageError::Kind(99))));
+        body[4] += 1;
+        body.push(0);
+        let first = NodeMessages::new(&body).next();
+        assert_eq!(first, Some(Err(NodeMessageError::Trailing)));
+    }
+}
