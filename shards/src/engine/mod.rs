@@ -40,6 +40,7 @@ mod relay;
 mod requests;
 mod room;
 mod settle;
+mod snapshot;
 mod subscribe;
 mod turn;
 mod types;
