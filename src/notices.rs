@@ -259,6 +259,10 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             let megabytes = bytes.div_ceil(1_000_000);
             (level, format!("scrubbed {records} stored records, {megabytes} MB: {damaged} of them damaged"))
         }
+        Notice::Rejoined { group } => (
+            LogLevel::Warn,
+            format!("group {group}: this node may have forgotten what it answered, and joins anew"),
+        ),
         Notice::Installed { group, index } => (
             LogLevel::Info,
             format!("group {group}: the state came from another node, up to entry {index}"),

@@ -355,7 +355,7 @@ impl Bringup {
         let helper = self.helper.clone();
         let waiting = shard.clone();
         shard.spawn(async move {
-            while !waiting.with_engine(|engine| engine.is_serving()) {
+            while !waiting.with_engine(|engine| engine.memory_is_settled()) {
                 sleep(Duration::from_millis(20)).await;
             }
             let task = waiting.clone();

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     io::BatchBuffer,
-    log::{CleanMarker, LogEffect, LogFrontiers, LogWriter},
+    log::{CleanMarker, LogEffect, LogFrontiers, LogPosition, LogWriter},
     state::queue::AppendedRecord,
 };
 
@@ -56,6 +56,8 @@ pub struct Engine<B> {
     pub(super) next_remote: u64,
     /// Nodes whose link is to end, and why.
     pub(super) refused_nodes: Vec<(u32, String)>,
+    /// Shard 0: replicas of this node that want a new name, and when it was asked for last.
+    pub(super) rejoins: BTreeMap<(u32, u64), u64>,
     /// Snapshots on their way.
     pub(super) sending: Option<Box<Sending>>,
     pub(super) receiving: BTreeMap<u32, Receiving>,
@@ -95,6 +97,8 @@ pub struct Engine<B> {
     pub(super) latched: bool,
     /// Groups that wait for group 0's order before they may lead.
     pub(super) awaiting_recovery: BTreeMap<u32, crate::group::Recovered>,
+    /// End of the last new name of a replica of ours.
+    pub(super) announced: LogPosition,
     /// Group 0's new identity, if it had to give itself one.
     pub(super) own_order: Option<crate::group::GroupState>,
     pub(super) directory_known: bool,
@@ -320,6 +324,11 @@ impl<B: BatchBuffer> Engine<B> {
             } => {
                 self.on_recover_group(shard, group, generation, peer);
             }
+            ShardMessage::Replaced {
+                group,
+                retired,
+                new,
+            } => self.on_replaced(group, retired, new),
             ShardMessage::Reopened { shard } => self.on_reopened(shard),
             ShardMessage::WantDirectory { shard } => self.send_directory(shard),
             ShardMessage::GroupRecovered {
@@ -622,6 +631,14 @@ impl<B: BatchBuffer> Engine<B> {
                 .groups
                 .values()
                 .all(|slot| slot.group.is_settled() && slot.waiting() == 0)
+    }
+
+    /// What the log may have forgotten is told: every group whose memory was in doubt
+    /// goes on under another name, and that is durable.
+    pub fn memory_is_settled(&self) -> bool {
+        self.serving
+            && self.awaiting_recovery.is_empty()
+            && self.announced <= self.frontiers.durable_next
     }
 
     /// True once every group leads and serves.

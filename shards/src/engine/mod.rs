@@ -31,6 +31,7 @@ mod hello;
 mod inspect;
 mod leadership;
 mod links;
+mod membership;
 mod meta;
 mod nodes;
 mod partition;

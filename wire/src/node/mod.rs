@@ -44,6 +44,7 @@ enum Kind {
     ConnClosed = 6,
     SnapshotPiece = 7,
     SnapshotTaken = 8,
+    Rejoin = 9,
 }
 
 impl Kind {
@@ -57,6 +58,7 @@ impl Kind {
             6 => Kind::ConnClosed,
             7 => Kind::SnapshotPiece,
             8 => Kind::SnapshotTaken,
+            9 => Kind::Rejoin,
             _ => return None,
         })
     }
@@ -82,6 +84,9 @@ pub enum NodeMessage<'a> {
     SnapshotPiece(SnapshotPiece<'a>),
     /// What became of it.
     SnapshotTaken(SnapshotTaken),
+    /// A replica of the sender's may have forgotten what it answered: group 0's
+    /// leader is to retire its peer id and give out another.
+    Rejoin { group: u32, retired: u64 },
 }
 
 impl<'a> NodeMessage<'a> {
@@ -95,6 +100,10 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::Output(output) => output.encode(out),
             NodeMessage::SnapshotPiece(piece) => piece.encode(out),
             NodeMessage::SnapshotTaken(taken) => taken.encode(out),
+            NodeMessage::Rejoin { group, retired } => {
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&retired.to_le_bytes());
+            }
             NodeMessage::OutputTaken { conn } | NodeMessage::ConnClosed { conn } => {
                 out.extend_from_slice(&conn.to_le_bytes());
             }
@@ -112,6 +121,7 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::ConnClosed { .. } => Kind::ConnClosed,
             NodeMessage::SnapshotPiece(_) => Kind::SnapshotPiece,
             NodeMessage::SnapshotTaken(_) => Kind::SnapshotTaken,
+            NodeMessage::Rejoin { .. } => Kind::Rejoin,
         }
     }
 
@@ -124,6 +134,10 @@ impl<'a> NodeMessage<'a> {
             Kind::Output => NodeMessage::Output(Output::decode(&mut reader)?),
             Kind::SnapshotPiece => NodeMessage::SnapshotPiece(SnapshotPiece::decode(&mut reader)?),
             Kind::SnapshotTaken => NodeMessage::SnapshotTaken(SnapshotTaken::decode(&mut reader)?),
+            Kind::Rejoin => NodeMessage::Rejoin {
+                group: reader.u32()?,
+                retired: reader.u64()?,
+            },
             Kind::OutputTaken => NodeMessage::OutputTaken {
                 conn: reader.u64()?,
             },
@@ -291,6 +305,10 @@ mod tests {
                 number: 8,
                 answer: SnapshotAnswer::Installed,
             }),
+            NodeMessage::Rejoin {
+                group: 3,
+                retired: 4,
+            },
         ];
         for message in &others {
             message.encode(&mut out);
@@ -302,7 +320,7 @@ mod tests {
     fn a_body_reads_back_message_by_message() {
         let body = body();
         let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
-        assert_eq!(messages.len(), 8);
+        assert_eq!(messages.len(), 9);
         let mut again = Vec::new();
         for message in &messages {
             message.encode(&mut again);
@@ -328,7 +346,7 @@ mod tests {
             }
             between += usize::from(!failed);
         }
-        assert_eq!(between, 8, "cuts between messages, the empty body included");
+        assert_eq!(between, 9, "cuts between messages, the empty body included");
     }
 
     #[test]

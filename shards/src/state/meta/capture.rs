@@ -6,11 +6,12 @@
 //!             partitions u16, group u32 each
 //! opens u32:  node u32, log u16, open_counter u64, nonce u64
 //! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
+//! replaced u32: group u32, retired peer u64, new peer u64; left out where there is none
 //! ```
 //!
 //! Plain little-endian.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::vocabulary::Mode;
 
@@ -45,6 +46,16 @@ impl MetaState {
                 out.extend_from_slice(&peer.to_le_bytes());
             }
         }
+        let replaced: Vec<_> = self.replaced().collect();
+        if replaced.is_empty() {
+            return;
+        }
+        put_count(out, replaced.len());
+        for (group, retired, new) in replaced {
+            out.extend_from_slice(&group.to_le_bytes());
+            out.extend_from_slice(&retired.to_le_bytes());
+            out.extend_from_slice(&new.to_le_bytes());
+        }
     }
 
     /// The state that was captured, over `data_groups` groups.
@@ -72,11 +83,20 @@ impl MetaState {
                 generation: reader.u32()?,
                 newest_peer: reader.u64()?,
                 retired: BTreeSet::new(),
+                replaced: BTreeMap::new(),
             };
             for _ in 0..reader.u32()? {
                 history.retired.insert(reader.u64()?);
             }
             state.groups.insert(group, history);
+        }
+        if !reader.is_empty() {
+            for _ in 0..reader.u32()? {
+                let (group, retired, new) = (reader.u32()?, reader.u64()?, reader.u64()?);
+                if let Some(history) = state.groups.get_mut(&group) {
+                    history.replaced.insert(retired, new);
+                }
+            }
         }
         reader.end()?;
         Ok(state)

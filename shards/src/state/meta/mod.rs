@@ -100,6 +100,12 @@ pub enum MetaCommand {
         retired_peer: u64,
         new_peer: u64,
     },
+    /// A replica of a group of several may have forgotten what it answered: its peer
+    /// id is retired, and its node joins anew (R2, R3).
+    Rejoin {
+        group: u32,
+        retired_peer: u64,
+    },
 }
 
 /// What applying a command answered.
@@ -118,6 +124,10 @@ pub enum MetaOutcome {
     Deleted {
         existed: bool,
     },
+    /// The peer id is retired, and this one is in its place.
+    Replaced {
+        new_peer: u64,
+    },
     Noted,
     /// Not applied: the command contradicts what is known, or is not valid.
     Refused {
@@ -133,6 +143,8 @@ pub struct GroupHistory {
     pub retired: BTreeSet<u64>,
     /// The peer id that the last recovery made.
     pub newest_peer: u64,
+    /// Replicas that joined anew: the retired peer id, and the one that replaces it.
+    pub replaced: BTreeMap<u64, u64>,
 }
 
 /// The state of group 0; see the module head.
@@ -180,6 +192,10 @@ impl MetaState {
                 retired_peer,
                 new_peer,
             } => self.recovered(*group, *generation, *retired_peer, *new_peer),
+            MetaCommand::Rejoin {
+                group,
+                retired_peer,
+            } => self.rejoin(*group, *retired_peer),
         }
     }
 
@@ -312,6 +328,38 @@ impl MetaState {
         MetaOutcome::Noted
     }
 
+    /// Asked for twice it answers the same.
+    fn rejoin(&mut self, group: u32, retired_peer: u64) -> MetaOutcome {
+        let next_join = self.next_join;
+        let history = self.groups.entry(group).or_insert(GroupHistory {
+            generation: FIRST_GENERATION,
+            retired: BTreeSet::new(),
+            newest_peer: 0,
+            replaced: BTreeMap::new(),
+        });
+        if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
+            return MetaOutcome::Replaced { new_peer };
+        }
+        if history.retired.contains(&retired_peer) || peer_join(retired_peer) >= next_join {
+            let reason =
+                format!("peer {retired_peer:#x} of group {group} is none that could join anew");
+            return MetaOutcome::Refused { reason };
+        }
+        let new_peer = peer_id(peer_node(retired_peer), next_join);
+        history.retired.insert(retired_peer);
+        history.replaced.insert(retired_peer, new_peer);
+        self.next_join += 1;
+        MetaOutcome::Replaced { new_peer }
+    }
+
+    /// Every replica that joined anew: group, the retired peer id, the new one.
+    pub fn replaced(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
+        self.groups.iter().flat_map(|(group, history)| {
+            let replaced = history.replaced.iter();
+            replaced.map(|(retired, new)| (*group, *retired, *new))
+        })
+    }
+
     fn recovered(
         &mut self,
         group: u32,
@@ -348,6 +396,7 @@ impl MetaState {
             generation,
             retired: BTreeSet::new(),
             newest_peer: new_peer,
+            replaced: BTreeMap::new(),
         });
         history.generation = generation;
         history.newest_peer = new_peer;
