@@ -272,6 +272,15 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             LogLevel::Error,
             format!("the log's reserve is used up and nothing is written until there is room ({cause}): settles, purges and deletes stay in line, and whoever waits for one is told. Free space on its file system; it is taken up by itself"),
         ),
+        Notice::Linked { node, refused: 0 } => (LogLevel::Debug, format!("linked to node {node}")),
+        Notice::Linked { node, refused } => (
+            LogLevel::Debug,
+            format!("linked to node {node}, after {refused} refused tries"),
+        ),
+        Notice::Unlinked { node, reason } => (
+            LogLevel::Debug,
+            format!("node {node} is not linked: {reason}"),
+        ),
         Notice::Problem(text) => (LogLevel::Warn, text.clone()),
     };
     Some(line)
