@@ -53,7 +53,7 @@ pub fn run(options: ServeOptions) -> ExitCode {
         Err(error) => return fail(&error.to_string()),
     };
     SERVING.store(true, Ordering::Relaxed);
-    lines.started();
+    lines.started(server.identity.place.shards);
     for warning in server.warning.iter().chain(&options.remarks) {
         lines.warning(warning);
     }

@@ -273,6 +273,14 @@ impl Cluster {
         self.refusals.settle(node)
     }
 
+    /// How often it was refused what was said once.
+    pub(super) fn sum_up(&self, shard: u16) {
+        if let Some(summary) = self.refusals.summary() {
+            let text = format!("refused since the start, or since a node was linked: {summary}");
+            self.tell(shard, Notice::Problem(text));
+        }
+    }
+
     pub(super) fn tell(&self, shard: u16, notice: Notice) {
         // The receiver is gone only when the process ends.
         let _ = self.reports.send(Report::Notice { shard, notice });

@@ -202,6 +202,9 @@ impl Links {
     /// Sends what the engine has for others, then ends every link.
     pub(super) async fn finish(&self) {
         self.ended.set(true);
+        if self.shard == 0 {
+            self.cluster.sum_up(self.shard);
+        }
         for peer in &self.peers {
             if let Some(link) = &*peer.link.borrow() {
                 let reason = format!("node {} stops", self.cluster.node);

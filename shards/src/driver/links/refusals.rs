@@ -37,6 +37,24 @@ impl Refusals {
         *count == 1
     }
 
+    /// All of them, if any came again after it was said.
+    pub(super) fn summary(&self) -> Option<String> {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.values().all(|count| *count < 2) {
+            return None;
+        }
+        let each = counts.iter().map(|((who, by, code), count)| {
+            let whom = match (who, by) {
+                (Who::Node(node), By::Us) => format!("node {node}"),
+                (Who::Node(node), By::Them) => format!("this node by node {node}"),
+                (Who::Stranger, By::Us) => "strangers".to_owned(),
+                (Who::Stranger, By::Them) => "this node by strangers".to_owned(),
+            };
+            format!("{whom} {count} times ({code:?})")
+        });
+        Some(each.collect::<Vec<_>>().join(", "))
+    }
+
     /// The node is linked: how many there were of it; later ones are said anew.
     pub(super) fn settle(&self, node: u32) -> u64 {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +82,17 @@ mod tests {
         assert!(refusals.note(node, By::Us, RefusalCode::Secret));
         assert!(refusals.note(Who::Node(3), By::Us, code));
         assert!(refusals.note(Who::Stranger, By::Us, code));
+        let summary = refusals.summary().unwrap();
+        assert!(
+            summary.starts_with("node 2 2 times (Cluster), "),
+            "{summary}"
+        );
+        assert!(
+            summary.ends_with("strangers 1 times (Cluster)"),
+            "{summary}"
+        );
         assert_eq!(refusals.settle(2), 4);
+        assert_eq!(refusals.summary(), None);
         assert_eq!(refusals.settle(2), 0);
         assert!(refusals.note(node, By::Us, code));
         assert!(!refusals.note(Who::Node(3), By::Us, code));
