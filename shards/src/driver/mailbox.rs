@@ -21,6 +21,15 @@ pub(super) enum Letter {
         window_bytes: u32,
         correlation: u64,
     },
+    /// A connection that the listener for nodes accepted.
+    NodeAccepted {
+        socket: OwnedFd,
+    },
+    /// A node's connection whose hello, judged, names this shard.
+    NodeCalled {
+        socket: OwnedFd,
+        hello: Vec<u8>,
+    },
     /// A helper prepared a segment (or could not).
     Segment {
         sequence: u64,

@@ -274,6 +274,10 @@ pub enum Notice {
     /// The log stands still: what it waits for has no room, and no segment,
     /// which has so many bytes, can be made.
     NoRoom { cause: String, segment_bytes: u64 },
+    /// The same shard of that node is linked; so many tries were refused before.
+    Linked { node: u32, refused: u64 },
+    /// That node is not linked, or not any more.
+    Unlinked { node: u32, reason: String },
     /// Something that needs an operator's eye.
     Problem(String),
 }

@@ -16,11 +16,19 @@
 //! that does not decode ends it.
 
 mod client;
+mod frame;
+mod hello;
 mod raft;
 mod reader;
 mod snapshot;
 
 pub use client::{Forward, Output};
+pub use frame::{
+    messages_within, NodeFrameError, NodeFrameHeader, NodeFrameKind, Refusal, RefusalCode,
+    MAX_NODE_BODY_BYTES, MAX_NODE_HELLO_BYTES, MAX_REFUSAL_BYTES, NODE_CHECKED_BYTES,
+    NODE_CHECKSUM_BYTES, NODE_HEADER_BYTES, NODE_MAGIC,
+};
+pub use hello::{is_cluster_name, NodeHello, CHALLENGE_BYTES, MAX_CLUSTER_NAME_BYTES, MAX_MEMBERS};
 pub use raft::{DurableReport, Entries, Entry, RaftHead, RaftKind, RaftMessage};
 pub use reader::NodeMessageError;
 pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
