@@ -106,7 +106,9 @@ impl Partition {
     /// once: the barrier that precedes the first `open_delivery` covers it.
     pub fn finish_replay(&mut self) {
         self.leases.clear();
-        self.consumers.forget_leases();
+        if let Some(consumers) = &mut self.consumers {
+            consumers.forget_leases();
+        }
         self.ready.reset();
         if self.handed_out() + self.slots.count(SlotState::Returned) > 0 {
             self.slots.walk_mut(0, self.open, |_, slot| {
@@ -193,7 +195,11 @@ impl Partition {
         match before.state {
             SlotState::Gated => self.delayed.set_gated(offset, 0),
             SlotState::Returned => self.ready.remove(offset),
-            SlotState::Leased => self.consumers.lease_over(before.holder),
+            SlotState::Leased => {
+                if let Some(consumers) = &mut self.consumers {
+                    consumers.lease_over(before.holder);
+                }
+            }
             // The cursor, the heap and the lease queue pass over what left them.
             SlotState::Fresh
             | SlotState::Delayed
