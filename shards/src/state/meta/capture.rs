@@ -109,7 +109,7 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
     let copies = reader.u8()?;
     let lease_ms = reader.u64()?;
     let groups = (0..reader.u16()?).map(|_| reader.u32());
-    let groups = groups.collect::<Result<_, _>>()?;
+    let groups = groups.collect::<Result<Vec<u32>, _>>()?.into();
     Ok(QueueDeclaration {
         queue_id,
         name,

@@ -17,6 +17,7 @@
 
 mod capture;
 mod codec;
+mod groups;
 mod placement;
 mod table;
 #[cfg(test)]
@@ -30,7 +31,7 @@ use std::{
 use wire::{limits::MAX_PARTITIONS, name::check_name, vocabulary::Mode};
 
 use self::placement::Placement;
-pub use self::table::QueueTable;
+pub use self::{groups::Groups, table::QueueTable};
 
 /// Lease of a queue that names none.
 pub const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -67,7 +68,7 @@ pub struct QueueDeclaration {
     pub copies: u8,
     pub lease_ms: u64,
     /// Data group of each partition.
-    pub groups: Box<[u32]>,
+    pub groups: Groups,
 }
 
 /// What a declare asks for; `None` = keep, or the default for a new queue.

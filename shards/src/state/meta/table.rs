@@ -115,7 +115,7 @@ mod tests {
             mode: Mode::Durable,
             copies: 0,
             lease_ms: 1,
-            groups: [1].into(),
+            groups: vec![1].into(),
         })
     }
 
