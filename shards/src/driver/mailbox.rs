@@ -109,6 +109,11 @@ impl Outbox {
     }
 
     fn sent(&self) {
-        self.waiting.borrow_mut().pop_front();
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.pop_front();
+        if waiting.is_empty() {
+            // A start sends a letter for every partition.
+            waiting.shrink_to(MAILBOX_LETTERS);
+        }
     }
 }

@@ -34,7 +34,9 @@ use super::{
     timer::ShardTimer,
 };
 use crate::{
-    engine::{ConnKey, Effect, Engine, Event, HelloFacts, Notice, ReadResult, ShardMessage},
+    engine::{
+        ConnKey, Effect, Engine, Event, HelloFacts, Notice, ReadResult, ShardMessage, KEPT_ENTRIES,
+    },
     io::Disk,
     log::{segment_name, IoFailure, LogEffect},
     store::StoreJob,
@@ -205,6 +207,7 @@ impl Shard {
             for effect in effects.drain(..) {
                 self.execute(effect);
             }
+            effects.shrink_to(KEPT_ENTRIES);
             self.effects.replace(effects);
             let (again, next) = {
                 let engine = self.engine.borrow();

@@ -30,6 +30,10 @@ use crate::{
     state::queue::AppendedRecord,
 };
 
+/// A list that is used again keeps room for so many entries: a start, or a
+/// burst over very many queues, must not be paid for ever after.
+pub(crate) const KEPT_ENTRIES: usize = 4096;
+
 /// Hashing with fixed seeds: iteration order must not differ between runs, and
 /// these maps are never iterated where order shows.
 pub(super) type Map<K, V> = std::collections::HashMap<K, V, RandomState>;
@@ -654,6 +658,7 @@ impl<B: BatchBuffer> Engine<B> {
                 .drain(..)
                 .map(|(shard, message)| Effect::ToShard { shard, message }),
         );
+        self.outbound.shrink_to(KEPT_ENTRIES);
         effects.extend(self.resumed.drain(..).map(|conn| Effect::Output { conn }));
         effects.extend(self.closing.drain(..).map(|conn| Effect::Close { conn }));
     }

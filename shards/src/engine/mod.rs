@@ -49,6 +49,7 @@ mod upkeep;
 
 pub use boot::{Boot, BootError};
 pub use core::Engine;
+pub(crate) use core::KEPT_ENTRIES;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
 pub use types::{

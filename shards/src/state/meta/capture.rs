@@ -26,7 +26,7 @@ impl MetaState {
             out.extend_from_slice(&word.to_le_bytes());
         }
         put_count(out, self.queues.len());
-        for queue in self.queues.values() {
+        for queue in self.queues.iter() {
             put_queue(out, queue);
         }
         put_count(out, self.opens.len());
@@ -70,8 +70,7 @@ impl MetaState {
         state.placement.restore([reader.u64()?, reader.u64()?]);
         for _ in 0..reader.u32()? {
             let queue = read_queue(&mut reader)?;
-            state.names.insert(queue.name.clone(), queue.queue_id);
-            state.queues.insert(queue.queue_id, queue.into());
+            state.queues.insert(queue.into());
         }
         for _ in 0..reader.u32()? {
             let key = (reader.u32()?, reader.u16()?);
@@ -115,7 +114,7 @@ fn put_queue(out: &mut Vec<u8>, queue: &QueueDeclaration) {
     out.extend_from_slice(&[queue.mode as u8, queue.copies]);
     out.extend_from_slice(&queue.lease_ms.to_le_bytes());
     out.extend_from_slice(&(queue.groups.len() as u16).to_le_bytes());
-    for group in &queue.groups {
+    for group in queue.groups.iter() {
         out.extend_from_slice(&group.to_le_bytes());
     }
 }
@@ -130,7 +129,7 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
     let copies = reader.u8()?;
     let lease_ms = reader.u64()?;
     let groups = (0..reader.u16()?).map(|_| reader.u32());
-    let groups = groups.collect::<Result<_, _>>()?;
+    let groups = groups.collect::<Result<Vec<u32>, _>>()?.into();
     Ok(QueueDeclaration {
         queue_id,
         name,

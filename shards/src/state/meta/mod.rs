@@ -17,19 +17,21 @@
 
 mod capture;
 mod codec;
+mod groups;
 mod placement;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
     sync::Arc,
 };
 
 use wire::{limits::MAX_PARTITIONS, name::check_name, vocabulary::Mode};
 
 use self::placement::Placement;
+pub use self::{groups::Groups, table::QueueTable};
 
 /// Lease of a queue that names none.
 pub const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -60,13 +62,13 @@ pub fn peer_join(peer: u64) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueDeclaration {
     pub queue_id: u64,
-    pub name: Arc<str>,
+    pub name: Box<str>,
     pub mode: Mode,
     /// 0 = majority, 255 = all.
     pub copies: u8,
     pub lease_ms: u64,
     /// Data group of each partition.
-    pub groups: Vec<u32>,
+    pub groups: Groups,
 }
 
 /// What a declare asks for; `None` = keep, or the default for a new queue.
@@ -152,8 +154,7 @@ pub struct MetaState {
     placement: Placement,
     next_queue_id: u64,
     /// Shared with the directories of the shards.
-    queues: BTreeMap<u64, Arc<QueueDeclaration>>,
-    names: BTreeMap<Arc<str>, u64>,
+    queues: QueueTable,
     /// (node, log) to (open counter, nonce).
     opens: BTreeMap<(u32, u16), (u64, u64)>,
     groups: BTreeMap<u32, GroupHistory>,
@@ -167,8 +168,7 @@ impl MetaState {
         MetaState {
             placement: Placement::new(data_groups),
             next_queue_id: 1,
-            queues: BTreeMap::new(),
-            names: BTreeMap::new(),
+            queues: QueueTable::default(),
             opens: BTreeMap::new(),
             groups: BTreeMap::new(),
             next_join: FOUNDING_JOIN + 1,
@@ -201,12 +201,12 @@ impl MetaState {
 
     /// The queue called `name`.
     pub fn by_name(&self, name: &str) -> Option<&Arc<QueueDeclaration>> {
-        self.queues.get(self.names.get(name)?)
+        self.queues.by_name(name)
     }
 
     /// The queue with this id.
     pub fn by_id(&self, queue_id: u64) -> Option<&Arc<QueueDeclaration>> {
-        self.queues.get(&queue_id)
+        self.queues.by_id(queue_id)
     }
 
     /// Declarations in byte order of their names, those after `after`.
@@ -214,9 +214,7 @@ impl MetaState {
         &'a self,
         after: &str,
     ) -> Box<dyn Iterator<Item = &'a Arc<QueueDeclaration>> + 'a> {
-        let range = (Bound::Excluded(after), Bound::Unbounded);
-        let ids = self.names.range::<str, _>(range);
-        Box::new(ids.filter_map(|(_, id)| self.queues.get(id)))
+        Box::new(self.queues.after(after))
     }
 
     /// The id that the next queue gets: every one below was given out.
@@ -285,10 +283,12 @@ impl MetaState {
             mode,
             copies: request.copies.unwrap_or(0),
             lease_ms: request.lease_ms.unwrap_or(DEFAULT_LEASE_MS),
-            groups: self.placement.place(mode, request.partitions.unwrap_or(1)),
+            groups: self
+                .placement
+                .place(mode, request.partitions.unwrap_or(1))
+                .into(),
         };
-        self.names.insert(queue.name.clone(), queue_id);
-        self.queues.insert(queue_id, Arc::new(queue));
+        self.queues.insert(Arc::new(queue));
         MetaOutcome::Declared {
             created: true,
             queue_id,
@@ -296,10 +296,7 @@ impl MetaState {
     }
 
     fn delete(&mut self, queue_id: u64) -> MetaOutcome {
-        let deleted = self.queues.remove(&queue_id);
-        if let Some(queue) = &deleted {
-            self.names.remove(&queue.name);
-        }
+        let deleted = self.queues.remove(queue_id);
         MetaOutcome::Deleted {
             existed: deleted.is_some(),
         }
