@@ -36,6 +36,7 @@ mod partition;
 mod publish;
 mod reads;
 mod requests;
+mod roles;
 mod room;
 mod settle;
 mod subscribe;
@@ -47,6 +48,7 @@ pub use boot::{Boot, BootError};
 pub use core::Engine;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
+pub use roles::Lead;
 pub use types::{
     ConnKey, Effect, EngineConfig, Event, Loss, Memory, Notice, ReadFile, ReadResult, ShardMessage,
     ShardPlace,
