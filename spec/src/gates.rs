@@ -175,18 +175,27 @@ fn confirm(world: &World, state: &mut State, leader: usize) {
                 .ids()
                 .filter(|n| conf[*n].is_some() && frontier(*n) > index);
             let copies = copies.fold(0u8, |set, n| set | 1 << n);
-            if owner && copies.count_ones() as usize >= copies_needed(world, state, leader) {
+            if owner
+                && copies.count_ones() as usize >= copies_needed(world, state, leader, *boundary)
+            {
                 promises::confirmed(world, state, leader, index, *boundary, copies);
             }
         }
     }
 }
 
-/// W. A majority is one of the full replica count.
-pub fn copies_needed(world: &World, state: &State, leader: usize) -> usize {
-    if world.keeps(Rule::CopiesFull) {
+/// W. A majority is one of the full replica count; at durable, W is no less than that:
+/// R6 rests on it.
+pub fn copies_needed(world: &World, state: &State, leader: usize, boundary: Boundary) -> usize {
+    let copies = if world.keeps(Rule::CopiesFull) {
         usize::from(world.scope.copies)
     } else {
         quorum(&state.conf(leader))
+    };
+    let least = boundary == Boundary::Durable && world.keeps(Rule::DurableMajority);
+    if least && world.keeps(Rule::CopiesFull) {
+        copies.max(state.majority())
+    } else {
+        copies
     }
 }

@@ -72,7 +72,8 @@ fn remove_last(state: &mut State) {
     let remove = Entry::new(Kind::Remove, 1, 0, last, 0);
     for node in &mut state.nodes[..usize::from(last)] {
         node.log.push(remove);
-        (node.written_next, node.durable_next) = (1, 1);
+        node.written_next = 1;
+        node.sync();
         (node.commit_next, node.conf_next) = (1, 1);
     }
     let node = &mut state.nodes[usize::from(last)];
@@ -165,7 +166,7 @@ fn milestones(scope: &Scope) -> Vec<Property<Spec>> {
             },
         ));
     }
-    if scope.budget.power_cuts > 0 {
+    if scope.budget.power_cuts > 0 && scope.terms > 1 {
         all.push(Property::sometimes(POWER, |spec: &Spec, state: &State| {
             let later = state
                 .observer
@@ -179,6 +180,8 @@ fn milestones(scope: &Scope) -> Vec<Property<Spec>> {
         all.push(Property::sometimes(LOSS, |spec: &Spec, state: &State| {
             state.observer.lost.iter().any(|e| e.0 != 0) && spec.first(LOSS, state)
         }));
+    }
+    if scope.recovery && scope.weak && scope.terms > 1 {
         all.push(Property::sometimes(
             GENERATION,
             |spec: &Spec, state: &State| {

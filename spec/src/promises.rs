@@ -218,7 +218,7 @@ fn told_of_fewer(
         let there = copy.log.get(index) == entry && frontier > index;
         copies & 1 << n != 0 && (there || node.known_retired & 1 << n == 0 && *n != leader)
     });
-    real.count() < gates::copies_needed(world, state, leader)
+    real.count() < gates::copies_needed(world, state, leader, boundary)
 }
 
 /// Whether the entry at an index is confirmed at durable.

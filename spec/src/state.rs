@@ -185,6 +185,9 @@ pub struct Node {
     pub durable_term: u8,
     pub durable_vote: u8,
     pub log: Log,
+    /// The log as the last sync left it: what a power cut goes back to. It is not a
+    /// prefix of `log` where a tail was replaced since.
+    pub synced: Log,
     pub written_next: u8,
     pub durable_next: u8,
     /// Known as committed; a follower remembers it up to the last entry that acts.
@@ -222,6 +225,7 @@ impl Node {
             durable_term: 1,
             durable_vote: NONE,
             log: Log::default(),
+            synced: Log::default(),
             written_next: 0,
             durable_next: 0,
             commit_next: 0,
@@ -253,6 +257,13 @@ impl Node {
             .log
             .last_of(|e| e.changes_conf() || e.kind() == Kind::Weaken);
         self.commit_next = self.commit_next.min(acting.map_or(0, |index| index + 1));
+    }
+
+    /// A sync that covers all that is written.
+    pub fn sync(&mut self) {
+        self.synced = self.log;
+        self.synced.cut(self.written_next);
+        self.durable_next = self.written_next;
     }
 
     /// Cuts the log, and every frontier with it.

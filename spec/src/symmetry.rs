@@ -101,6 +101,7 @@ impl Mix {
         }
         self.bytes(progress);
         self.log(&node.log, names);
+        self.log(&node.synced, names);
     }
 
     fn confirmed(&mut self, seen: &Confirmed, names: &Renaming) {

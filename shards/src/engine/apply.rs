@@ -8,14 +8,13 @@ use wire::{
 use super::{
     applier::{Applied, Applier},
     core::Engine,
-    gates::{Gate, GateAction, Origin},
+    gates::{copies_needed, majority, At, Gate, GateAction, Met, Origin, PublishReply},
     partition::{PartitionKey, PartitionSlot},
     types::{Loss, Notice},
 };
 use crate::{
     group::{Committed, GroupId},
     io::BatchBuffer,
-    log::LogPosition,
     state::meta::MetaCommand,
 };
 
@@ -24,7 +23,7 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn apply(&mut self, group: u32, entry: &Committed) {
         let origin = self.take_origin(group, entry.index);
         if entry.len == 0 {
-            return self.gate_or_act(group, entry.end, GateAction::Serving { group });
+            return self.on_leaders_entry(group, entry);
         }
         if group == GroupId::META.0 {
             return self.apply_meta_entry(entry, origin);
@@ -46,6 +45,20 @@ impl<B: BatchBuffer> Engine<B> {
         self.notices.push(Notice::Problem(problem));
     }
 
+    /// The empty entry that a leader begins with: once it is durable on a majority,
+    /// ours being one of them, it serves. One of another leader means nothing here.
+    fn on_leaders_entry(&mut self, group: u32, entry: &Committed) {
+        let Some(slot) = self.groups.get(&group) else {
+            return;
+        };
+        let ours = slot.group.is_leader() && slot.group.term() == entry.term;
+        if ours && !slot.serving {
+            let copies = majority(slot.group.voters());
+            let action = GateAction::Serving { group };
+            self.gate_or_act(group, at(entry), copies, action);
+        }
+    }
+
     fn take_origin(&mut self, group: u32, index: u64) -> Origin {
         let Some(slot) = self.groups.get_mut(&group) else {
             return Origin::Nobody;
@@ -61,11 +74,12 @@ impl<B: BatchBuffer> Engine<B> {
 
     fn apply_meta_entry(&mut self, entry: &Committed, origin: Origin) {
         let mut payload = Vec::with_capacity(entry.len as usize);
-        let cached = self
-            .log
-            .visit_cached(entry.payload, entry.len, &mut |piece| {
+        let cached = self.groups.get(&GroupId::META.0).is_some_and(|slot| {
+            let group = &slot.group;
+            group.visit_entry(&self.log, entry.index, &mut |piece| {
                 payload.extend_from_slice(piece);
-            });
+            })
+        });
         match MetaCommand::decode(&payload) {
             Ok(command) if cached => self.apply_meta(&command, origin),
             _ => self.not_applied(GroupId::META.0, entry, origin, "it does not decode"),
@@ -75,10 +89,8 @@ impl<B: BatchBuffer> Engine<B> {
     /// Reads the entry where the log's buffers hold it; only an entry in
     /// fragments is put together first.
     fn apply_payload(&mut self, group: u32, entry: &Committed) -> Result<Applied, String> {
-        let generation = self
-            .groups
-            .get(&group)
-            .map_or(0, |slot| slot.group.generation());
+        let slot = self.groups.get(&group).ok_or("its group is gone")?;
+        let generation = slot.group.generation();
         let mut stamp_ms = 0;
         let mut applier = Applier {
             partitions: &mut self.partitions,
@@ -91,21 +103,31 @@ impl<B: BatchBuffer> Engine<B> {
         let (log, position, len) = (&self.log, entry.payload, entry.len as usize);
         let mut gathered = Vec::new();
         let mut outcome = None;
-        let cached = log.visit_cached(position, entry.len, &mut |piece| {
+        let visit = &mut |piece: &[u8]| {
             if piece.len() == len {
-                let place = |at: u32| LogPosition(position.0 + u64::from(at));
+                let place = |at: u32| log.advance(position, at);
                 outcome = Some(applier.apply(piece, &place));
             } else {
                 gathered.extend_from_slice(piece);
             }
-        });
-        if !cached {
+        };
+        if !slot.group.visit_entry(log, entry.index, visit) {
             return Err("its bytes left the tail cache too early".to_owned());
         }
         outcome.unwrap_or_else(|| applier.apply(&gathered, &|at| log.advance(position, at)))
     }
 
     fn after_apply(&mut self, group: u32, entry: &Committed, applied: Applied, origin: Origin) {
+        if let Applied::Weakened = applied {
+            if let Some(slot) = self.groups.get_mut(&group) {
+                slot.group.weaken();
+            }
+        }
+        let leads = self.groups.get(&group).is_some_and(|slot| slot.leads());
+        if !leads {
+            return self.after_apply_elsewhere(applied);
+        }
+        let at = at(entry);
         match (applied, origin) {
             (
                 Applied::Appended {
@@ -120,44 +142,41 @@ impl<B: BatchBuffer> Engine<B> {
                     Origin::Publish(reply) => Some(reply),
                     _ => None,
                 };
-                let append = GateAction::Append {
+                let append = Append {
                     key,
                     first,
                     count,
                     bytes,
-                    open: true,
-                    confirm,
                 };
-                self.gate_append(group, entry.end, append);
+                self.gate_append(group, at, append, confirm);
             }
             (Applied::Settled { key }, Origin::Settles { replies, .. }) => {
                 self.mark_dirty(key);
                 if !replies.is_empty() {
-                    self.gate_by_mode(group, entry.end, key, GateAction::Settles { key, replies });
+                    self.gate_by_mode(group, at, key, GateAction::Settles { key, replies });
                 }
             }
             (Applied::Settled { key } | Applied::Readied { key }, _) => self.mark_dirty(key),
             (Applied::Marked { key, mark }, _) => {
-                let delivery = self
+                let boundary = self
                     .partitions
                     .get(&key)
                     .map(|slot| slot.mode.delivery_gate());
                 let action = GateAction::Mark { key, mark };
-                match delivery {
-                    Some(Boundary::Durable) => self.gate_or_act(group, entry.end, action),
-                    _ => self.act(action, Boundary::Written),
-                }
+                self.gate_at(
+                    group,
+                    at,
+                    key,
+                    boundary.unwrap_or(Boundary::Durable),
+                    action,
+                );
             }
             (Applied::Purged { key, records }, Origin::Purge(asked)) => {
                 let action = GateAction::Purged { asked, records };
-                self.gate_by_mode(group, entry.end, key, action);
+                self.gate_by_mode(group, at, key, action);
             }
-            (Applied::Created { key }, _) => self.gate_begun(group, entry.end, key),
-            (Applied::Weakened, _) => {
-                if let Some(slot) = self.groups.get_mut(&group) {
-                    slot.group.weaken();
-                }
-            }
+            (Applied::Created { key }, _) => self.gate_begun(group, at, key),
+            (Applied::Weakened, _) => {}
             (
                 Applied::NewGeneration {
                     key,
@@ -167,25 +186,44 @@ impl<B: BatchBuffer> Engine<B> {
                 _,
             ) => {
                 self.tell_loss(key, lost_from, first_lost);
-                self.gate_begun(group, entry.end, key);
+                self.gate_begun(group, at, key);
             }
             (_, origin) => self.answer_gone(origin),
         }
     }
 
-    /// The partition, or its new generation, serves once `end` is durable.
-    fn gate_begun(&mut self, group: u32, end: LogPosition, key: PartitionKey) {
-        if let Some(slot) = self.partitions.get_mut(&key) {
-            slot.begun = slot.begun.max(end);
+    /// Another replica leads: it answers. Here only what is to be known is noted.
+    fn after_apply_elsewhere(&mut self, applied: Applied) {
+        match applied {
+            Applied::Created { key } => self.tell_ready(key),
+            Applied::NewGeneration {
+                key,
+                lost_from,
+                first_lost,
+            } => self.tell_loss(key, lost_from, first_lost),
+            _ => {}
         }
-        self.gate_or_act(group, end, GateAction::Begun { key });
+    }
+
+    /// The partition, or its new generation, serves once the entry is durable on a
+    /// majority: a power cut would take it back, and what was confirmed in it would
+    /// be lost unreported.
+    fn gate_begun(&mut self, group: u32, at: At, key: PartitionKey) {
+        if let Some(slot) = self.partitions.get_mut(&key) {
+            slot.begun = false;
+        }
+        let voters = self
+            .groups
+            .get(&group)
+            .map_or(1, |slot| slot.group.voters());
+        self.gate_or_act(group, at, majority(voters), GateAction::Begun { key });
     }
 
     pub(super) fn has_begun(&self, slot: &PartitionSlot) -> bool {
         let group = self.groups.get(&slot.group.0);
         let current =
             group.is_some_and(|group| group.serving && group.group.generation() == slot.generation);
-        current && slot.begun <= self.frontiers.durable_next
+        current && slot.begun
     }
 
     fn tell_loss(&mut self, key: PartitionKey, generation: u32, first_lost: u64) {
@@ -204,22 +242,23 @@ impl<B: BatchBuffer> Engine<B> {
         }));
     }
 
-    /// Splits an append's gate: what waits for written happens now, what waits
-    /// for durable when the frontier is there.
-    fn gate_append(&mut self, group: u32, end: LogPosition, append: GateAction) {
-        let GateAction::Append {
-            key,
-            first,
-            count,
-            bytes,
-            confirm,
-            ..
-        } = append
-        else {
-            return;
+    /// How many copies the partition asks for at a boundary.
+    pub(super) fn copies_of(&self, key: PartitionKey, boundary: Boundary) -> usize {
+        let Some(slot) = self.partitions.get(&key) else {
+            return 1;
         };
-        if end <= self.frontiers.durable_next {
-            return self.act(append, Boundary::Durable);
+        let group = self.groups.get(&slot.group.0);
+        let voters = group.map_or(1, |slot| slot.group.voters());
+        copies_needed(slot.machine.spec().copies, voters, boundary)
+    }
+
+    /// Splits an append's gate: what waits for written opens there, what waits
+    /// for durable when that is reached.
+    fn gate_append(&mut self, group: u32, at: At, append: Append, confirm: Option<PublishReply>) {
+        let key = append.key;
+        let durable_copies = self.copies_of(key, Boundary::Durable);
+        if let Some(met) = self.met(group, at, Boundary::Durable, durable_copies) {
+            return self.act(append.action(true, confirm), met);
         }
         let delivery = self
             .partitions
@@ -229,59 +268,108 @@ impl<B: BatchBuffer> Engine<B> {
         let waits = confirm.filter(|reply| reply.boundary == Boundary::Durable);
         let now = confirm.filter(|reply| reply.boundary == Boundary::Written);
         if now.is_some() || !open {
-            let action = GateAction::Append {
-                key,
-                first,
-                count,
-                bytes,
-                open: !open,
-                confirm: now,
-            };
-            self.act(action, Boundary::Written);
+            let copies = self.copies_of(key, Boundary::Written);
+            let action = append.action(!open, now);
+            self.gate(group, at, Boundary::Written, copies, action);
         }
-        let action = GateAction::Append {
+        let action = append.action(open, waits);
+        self.push_gate(group, at, Boundary::Durable, durable_copies, action);
+    }
+
+    /// Acts at the boundary that the queue's mode confirms at.
+    fn gate_by_mode(&mut self, group: u32, at: At, key: PartitionKey, action: GateAction) {
+        let confirm = self
+            .partitions
+            .get(&key)
+            .map(|slot| slot.mode.confirm_gate());
+        self.gate_at(group, at, key, confirm.unwrap_or(Boundary::Durable), action);
+    }
+
+    /// Acts at a boundary on as many copies as the queue asks for; at durable if
+    /// that is reached already.
+    fn gate_at(
+        &mut self,
+        group: u32,
+        at: At,
+        key: PartitionKey,
+        boundary: Boundary,
+        action: GateAction,
+    ) {
+        let durable_copies = self.copies_of(key, Boundary::Durable);
+        if let Some(met) = self.met(group, at, Boundary::Durable, durable_copies) {
+            return self.act(action, met);
+        }
+        let copies = self.copies_of(key, boundary);
+        self.gate(group, at, boundary, copies, action);
+    }
+
+    /// Acts at durable: now if the entry is, or when it is.
+    fn gate_or_act(&mut self, group: u32, at: At, copies: usize, action: GateAction) {
+        self.gate(group, at, Boundary::Durable, copies, action);
+    }
+
+    fn gate(&mut self, group: u32, at: At, boundary: Boundary, copies: usize, action: GateAction) {
+        match self.met(group, at, boundary, copies) {
+            Some(met) => self.act(action, met),
+            None => self.push_gate(group, at, boundary, copies, action),
+        }
+    }
+
+    /// What the entry has reached, if that is enough.
+    fn met(&self, group: u32, at: At, boundary: Boundary, copies: usize) -> Option<Met> {
+        let slot = self.groups.get(&group)?;
+        if !slot.is_reached(at, boundary, copies, &self.frontiers) {
+            return None;
+        }
+        let copies = slot.group.copies_of(boundary, at.index);
+        Some(Met { boundary, copies })
+    }
+
+    fn push_gate(
+        &mut self,
+        group: u32,
+        at: At,
+        boundary: Boundary,
+        copies: usize,
+        action: GateAction,
+    ) {
+        if let Some(slot) = self.groups.get_mut(&group) {
+            slot.push_gate(boundary, copies, Gate { at, action });
+        }
+    }
+}
+
+fn at(entry: &Committed) -> At {
+    At {
+        index: entry.index,
+        end: entry.end,
+    }
+}
+
+/// Records that were appended.
+#[derive(Debug, Clone, Copy)]
+struct Append {
+    key: PartitionKey,
+    first: u64,
+    count: u32,
+    bytes: u64,
+}
+
+impl Append {
+    fn action(self, open: bool, confirm: Option<PublishReply>) -> GateAction {
+        let Append {
+            key,
+            first,
+            count,
+            bytes,
+        } = self;
+        GateAction::Append {
             key,
             first,
             count,
             bytes,
             open,
-            confirm: waits,
-        };
-        self.push_gate(group, end, action);
-    }
-
-    /// Acts at the boundary that the queue's mode confirms at.
-    fn gate_by_mode(
-        &mut self,
-        group: u32,
-        end: LogPosition,
-        key: PartitionKey,
-        action: GateAction,
-    ) {
-        let confirm = self
-            .partitions
-            .get(&key)
-            .map(|slot| slot.mode.confirm_gate());
-        match confirm {
-            Some(Boundary::Written) if end > self.frontiers.durable_next => {
-                self.act(action, Boundary::Written);
-            }
-            _ => self.gate_or_act(group, end, action),
-        }
-    }
-
-    /// Acts at durable: now if the entry is, or when it is.
-    fn gate_or_act(&mut self, group: u32, end: LogPosition, action: GateAction) {
-        if end <= self.frontiers.durable_next {
-            self.act(action, Boundary::Durable);
-        } else {
-            self.push_gate(group, end, action);
-        }
-    }
-
-    fn push_gate(&mut self, group: u32, end: LogPosition, action: GateAction) {
-        if let Some(slot) = self.groups.get_mut(&group) {
-            slot.gates.push_back(Gate { end, action });
+            confirm,
         }
     }
 }

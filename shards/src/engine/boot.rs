@@ -20,7 +20,7 @@ use super::{
     upkeep::{PackFile, RestoreFailure, Restored, Scrub, Upkeep},
 };
 use crate::{
-    group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered},
+    group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered, Tail},
     io::BatchBuffer,
     log::{ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter, FIRST_SEGMENT},
     mutation::{removed, Rule},
@@ -135,6 +135,12 @@ impl Boot {
                 if weak {
                     recovered.state.answers_at = Boundary::Written;
                 }
+                let commit = recovered.state.commit;
+                self.commit_held(group, commit)
+            }
+            ItemKind::Commit => self.commit_held(group, item.index),
+            ItemKind::Entry if recovered.state.voters.len() > 1 => {
+                self.hold_entry(item, payload, place);
                 Ok(())
             }
             ItemKind::Entry => {
@@ -156,7 +162,7 @@ impl Boot {
                 if payload.is_empty() || self.is_covered(item.index, payload) {
                     return Ok(());
                 }
-                self.replay_entry(item, payload, place, generation)
+                self.replay_entry(group, payload, place, generation)
                     .map_err(|reason| BootError::Entry {
                         group,
                         index: item.index,
@@ -164,6 +170,71 @@ impl Boot {
                     })
             }
         }
+    }
+
+    /// An entry of a group of several: applied once it is known to be committed.
+    fn hold_entry(
+        &mut self,
+        item: &ItemHeader,
+        payload: &[u8],
+        place: &dyn Fn(u32) -> LogPosition,
+    ) {
+        let group = item.group;
+        let Some(recovered) = self.groups.get_mut(&group) else {
+            return;
+        };
+        // Taken for weakened if the entry is in the log at all: what was answered
+        // behind it may have been answered at written.
+        if group != GroupId::META.0 && matches!(Command::decode(payload), Ok(Command::Weaken)) {
+            recovered.state.answers_at = Boundary::Written;
+        }
+        let tail = &mut recovered.tail;
+        if !tail.push(item.index, item.term, item.sync, payload, place) {
+            self.note_gap(GroupId(group));
+        }
+    }
+
+    /// Applies what the log says is committed by now.
+    fn commit_held(&mut self, group: u32, commit: u64) -> Result<(), BootError> {
+        let Some(recovered) = self.groups.get_mut(&group) else {
+            return Ok(());
+        };
+        if recovered.state.voters.len() <= 1 {
+            return Ok(());
+        }
+        let generation = recovered.state.generation;
+        let committed = recovered.tail.commit(commit);
+        let covered = self.covered.get(&group).copied().unwrap_or(0);
+        for (index, held) in committed {
+            if index <= covered && group == GroupId::META.0 && !removed(Rule::MetaCoveredOnce) {
+                continue;
+            }
+            if held.payload.is_empty() || self.is_covered(index, &held.payload) {
+                continue;
+            }
+            let place = |at| held.place(at);
+            self.replay_entry(group, &held.payload, &place, generation)
+                .map_err(|reason| BootError::Entry {
+                    group,
+                    index,
+                    reason,
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Everything was read: what a checkpoint covers is committed, too.
+    fn commit_covered(&mut self) -> Result<(), BootError> {
+        let groups: Vec<u32> = self.groups.keys().copied().collect();
+        for group in groups {
+            let covered = self.covered.get(&group).copied().unwrap_or(0);
+            self.commit_held(group, covered)?;
+            if let Some(recovered) = self.groups.get_mut(&group) {
+                let (index, term) = (recovered.last_index, recovered.last_term);
+                recovered.tail.cover(index, term);
+            }
+        }
+        Ok(())
     }
 
     /// The partition that the entry changes was captured with it, or was dropped
@@ -195,12 +266,12 @@ impl Boot {
 
     fn replay_entry(
         &mut self,
-        item: &ItemHeader,
+        group: u32,
         payload: &[u8],
         place: &dyn Fn(u32) -> LogPosition,
         generation: u32,
     ) -> Result<(), String> {
-        if item.group == GroupId::META.0 {
+        if group == GroupId::META.0 {
             let command = MetaCommand::decode(payload).map_err(|error| error.to_string())?;
             self.meta.apply(&command);
             return Ok(());
@@ -208,13 +279,13 @@ impl Boot {
         let mut applier = Applier {
             partitions: &mut self.partitions,
             appended: &mut self.appended,
-            group: GroupId(item.group),
+            group: GroupId(group),
             generation,
             stamp_ms: &mut self.stamp_ms,
             index_bytes: &mut self.index_bytes,
         };
         if applier.apply(payload, place)? == Applied::Weakened {
-            if let Some(recovered) = self.groups.get_mut(&item.group) {
+            if let Some(recovered) = self.groups.get_mut(&group) {
                 recovered.state.answers_at = Boundary::Written;
             }
         }
@@ -223,6 +294,8 @@ impl Boot {
 
     /// A group that the log does not know yet.
     fn fresh(&self) -> Recovered {
+        let founder = |node: &u32| PeerId::new(*node, FOUNDING_JOIN).0;
+        let voters = self.config.nodes.iter().map(founder).collect();
         let peer = PeerId::new(self.config.node, FOUNDING_JOIN);
         Recovered {
             state: GroupState {
@@ -234,10 +307,11 @@ impl Boot {
                 commit: 0,
                 base_index: 0,
                 base_term: 0,
-                voters: vec![peer.0],
+                voters,
             },
             last_index: 0,
             last_term: 0,
+            tail: Tail::default(),
         }
     }
 
@@ -266,6 +340,7 @@ impl Boot {
         memory: Memory,
     ) -> Result<Engine<B>, BootError> {
         let shard = self.config.shard;
+        self.commit_covered()?;
         for slot in self.partitions.values_mut() {
             slot.machine.finish_replay();
             // The surviving tail was synced when the log was opened.
@@ -276,14 +351,24 @@ impl Boot {
         let mut awaiting = BTreeMap::new();
         let mut outbound = Vec::new();
         let mut reorder = None;
+        let mut notices = Vec::new();
         for group in 0..self.config.place.shard_of_group.len() as u32 {
             let id = GroupId(group);
             if self.config.place.shard_of(id) != Some(shard) {
                 continue;
             }
             let mut recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
+            let alone = recovered.state.voters.len() <= 1;
             let forgot = memory.durable_memory_lost
                 || memory.amnesiac && recovered.state.answers_at == Boundary::Written;
+            if forgot && !alone {
+                // Its old name must not answer again (R2); how it joins anew is not
+                // built yet.
+                notices.push(Notice::Problem(format!(
+                    "this node's replica of {id} may have forgotten what it answered: it takes no part any more; the other replicas go on without it"
+                )));
+                continue;
+            }
             if forgot && id == GroupId::META {
                 recovered = self.own_order(recovered);
                 reorder = Some(recovered.state.clone());
@@ -299,8 +384,10 @@ impl Boot {
                 outbound.push((0, ask));
                 awaiting.insert(group, recovered);
             } else {
-                let mut group_node = Group::open(id, &recovered)?;
-                group_node.campaign(self.config.random ^ u64::from(group))?;
+                let mut group_node = Group::open(id, &recovered, self.config.random)?;
+                if alone {
+                    group_node.campaign()?;
+                }
                 groups.insert(group, GroupSlot::new(group_node));
             }
         }
@@ -334,6 +421,8 @@ impl Boot {
             connections: map(),
             links: Links::new(others),
             refused_nodes: Vec::new(),
+            remote_conns: BTreeMap::new(),
+            next_remote: 1,
             reads: ReadCache::new(self.config.read_cache_bytes, log.open_counter()),
             upkeep,
             bad_records: BTreeSet::new(),
@@ -345,13 +434,12 @@ impl Boot {
             listed_connections: Vec::new(),
             settled_partitions: Vec::new(),
             outbound,
-            notices: Vec::new(),
+            notices,
             closing: Vec::new(),
             resumed: Vec::new(),
             scratch: Vec::new(),
             appended: self.appended,
             picks: Vec::new(),
-            committed: Vec::new(),
             started: Vec::new(),
             server_ms: start_wall,
             // Both clocks are rounded down: one more, or server time could
@@ -366,9 +454,11 @@ impl Boot {
             awaiting_recovery: awaiting,
             own_order: reorder,
             directory_known: false,
+            directory_told: false,
             config: self.config,
             log,
         };
+        engine.timers.tick_ms = engine.server_ms;
         engine.finish_generations();
         engine.watch_index();
         Ok(engine)
@@ -414,9 +504,8 @@ impl<B: BatchBuffer> Engine<B> {
         state.vote = 0;
         state.base_index = recovered.last_index;
         state.base_term = recovered.last_term;
-        let random = self.config.random ^ u64::from(group.0);
-        let opened = Group::open(group, &recovered).and_then(|mut node| {
-            node.campaign(random)?;
+        let opened = Group::open(group, &recovered, self.config.random).and_then(|mut node| {
+            node.campaign()?;
             Ok(node)
         });
         match opened {
@@ -437,15 +526,10 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(slot) = self.groups.get_mut(&group) {
             slot.serving = true;
         }
-        let mut keys: Vec<PartitionKey> = self
-            .partitions
-            .values()
-            .filter(|slot| slot.group.0 == group)
-            .map(|slot| slot.key)
-            .collect();
-        // The map's order must not show.
-        keys.sort_unstable();
-        for key in keys {
+        if self.is_cluster() {
+            self.lead_partitions(group);
+        }
+        for key in self.keys_of_group(group) {
             self.open_recovered(key);
         }
         if group == GroupId::META.0 {
@@ -486,17 +570,32 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// Sends all declarations to a shard; nothing while group 0 does not serve
-    /// (they are sent when it does).
+    /// (they are sent when it does). A follower of group 0 sends what it has applied
+    /// once it knows a leader.
     pub(super) fn send_directory(&mut self, shard: u16) {
-        let serves = self
-            .groups
-            .get(&GroupId::META.0)
-            .is_some_and(|slot| slot.serving);
+        let serves = self.groups.get(&GroupId::META.0).is_some_and(|slot| {
+            slot.serving || slot.group.is_replicated() && slot.group.is_current()
+        });
         let Some(meta) = self.meta.as_ref().filter(|_| serves) else {
             return;
         };
-        let all = meta.state.iter_from("").cloned().collect();
-        self.outbound.push((shard, ShardMessage::Directory(all)));
+        let queues = meta.state.iter_from("").cloned().collect();
+        let next_id = meta.state.next_queue_id();
+        let message = ShardMessage::Directory { queues, next_id };
+        self.outbound.push((shard, message));
+    }
+
+    /// Tells the shards of the queues, as soon as this replica of group 0 may.
+    pub(super) fn tell_directory(&mut self) {
+        let knows = |slot: &GroupSlot| slot.group.is_current();
+        let known = self.groups.get(&GroupId::META.0).is_some_and(knows);
+        if !self.is_cluster() || self.directory_told || !known || self.meta.is_none() {
+            return;
+        }
+        self.directory_told = true;
+        for shard in 0..self.config.place.shards {
+            self.send_directory(shard);
+        }
     }
 
     /// Something changed that may make this shard serve.
@@ -507,6 +606,13 @@ impl<B: BatchBuffer> Engine<B> {
     /// Says once that this shard serves: every group leads, every declared
     /// partition is there in its current generation.
     pub(super) fn say_serving(&mut self) {
+        if self.is_cluster() {
+            // Requests are answered from the first moment on, if only by saying why not.
+            if !std::mem::replace(&mut self.serving, true) {
+                self.notices.push(Notice::Serving);
+            }
+            return;
+        }
         if !std::mem::take(&mut self.serving_in_doubt)
             || !self.directory_known
             || !self.awaiting_recovery.is_empty()

@@ -30,6 +30,8 @@ pub(super) struct Subscription {
     pub partition: u16,
     /// The shard that owns the partition.
     pub shard: u16,
+    /// The node that leads it; 0 = this one, or not known at this shard.
+    pub node: u32,
 }
 
 pub(super) struct Connection {
@@ -63,6 +65,12 @@ pub(super) struct Connection {
     /// Already on the turn's list of connections with output.
     pub listed: bool,
     pub closing: bool,
+    /// The socket is another node's: that node, and its name for the connection.
+    pub remote: Option<(u32, u64)>,
+    /// Nodes that frames of it were passed to.
+    pub nodes: Vec<u32>,
+    /// Nodes to tell once what they sent is on its way to the socket.
+    pub owes_nodes: Vec<u32>,
 }
 
 impl Connection {
@@ -85,6 +93,9 @@ impl Connection {
             told_stalled: false,
             listed: false,
             closing: false,
+            remote: None,
+            nodes: Vec::new(),
+            owes_nodes: Vec::new(),
         }
     }
 

@@ -24,7 +24,6 @@ use super::{
     upkeep::Upkeep,
 };
 use crate::{
-    group::Committed,
     io::BatchBuffer,
     log::{CleanMarker, LogEffect, LogFrontiers, LogWriter},
     state::queue::AppendedRecord,
@@ -51,6 +50,9 @@ pub struct Engine<B> {
     pub(super) meta: Option<MetaSlot>,
     pub(super) connections: Map<ConnKey, Connection>,
     pub(super) links: Links,
+    /// Connections whose socket is another node's, by that node and its name for them.
+    pub(super) remote_conns: BTreeMap<(u32, u64), ConnKey>,
+    pub(super) next_remote: u64,
     /// Nodes whose link is to end, and why.
     pub(super) refused_nodes: Vec<(u32, String)>,
     pub(super) reads: ReadCache,
@@ -75,7 +77,6 @@ pub struct Engine<B> {
     pub(super) scratch: Vec<u8>,
     pub(super) appended: Vec<AppendedRecord>,
     pub(super) picks: Vec<crate::state::queue::Dispatch>,
-    pub(super) committed: Vec<Committed>,
     pub(super) started: Vec<LogEffect<B>>,
     pub(super) server_ms: u64,
     /// Server time minus monotonic time.
@@ -93,6 +94,8 @@ pub struct Engine<B> {
     /// Group 0's new identity, if it had to give itself one.
     pub(super) own_order: Option<crate::group::GroupState>,
     pub(super) directory_known: bool,
+    /// Shard 0 of a cluster: the shards were sent the directory.
+    pub(super) directory_told: bool,
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -293,7 +296,7 @@ impl<B: BatchBuffer> Engine<B> {
             ShardMessage::OutputTaken { conn } => self.on_output_taken(conn),
             ShardMessage::ConnClosed { conn } => self.on_closed(conn),
             ShardMessage::Declared(queue) => self.on_declared(queue),
-            ShardMessage::Directory(queues) => self.on_directory(queues),
+            ShardMessage::Directory { queues, next_id } => self.on_directory(queues, next_id),
             ShardMessage::Known { shard, queue_id } => self.on_known(shard, queue_id),
             ShardMessage::Deleted { queue_id } => self.on_deleted(queue_id),
             ShardMessage::PartitionReady {
@@ -400,11 +403,12 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// The home shard's socket took our last output.
-    fn on_output_taken(&mut self, conn: ConnKey) {
+    pub(super) fn on_output_taken(&mut self, conn: ConnKey) {
         let Some(connection) = self.connections.get_mut(&conn) else {
             return;
         };
         connection.in_flight = false;
+        self.pay_nodes(conn);
         self.output_went(conn);
     }
 
@@ -424,6 +428,7 @@ impl<B: BatchBuffer> Engine<B> {
             self.outbound
                 .push((shard, ShardMessage::OutputTaken { conn }));
         }
+        self.pay_nodes(conn);
         if held_back {
             self.output_went(conn);
         }
@@ -455,7 +460,7 @@ impl<B: BatchBuffer> Engine<B> {
             else {
                 break;
             };
-            if sub.shard == shard {
+            if sub.shard == shard && sub.node == 0 {
                 let key = PartitionKey {
                     queue_id: sub.queue_id,
                     partition: sub.partition,
@@ -551,7 +556,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    fn on_closed(&mut self, conn: ConnKey) {
+    pub(super) fn on_closed(&mut self, conn: ConnKey) {
         let Some(connection) = self.connections.remove(&conn) else {
             return;
         };
@@ -563,6 +568,7 @@ impl<B: BatchBuffer> Engine<B> {
                 }
             }
         }
+        self.tell_nodes_closed(conn, &connection);
         self.end_subscriptions_of(conn, &connection);
     }
 
@@ -606,11 +612,12 @@ impl<B: BatchBuffer> Engine<B> {
     pub fn is_quiet(&self) -> bool {
         let frontiers = self.log.frontiers();
         self.deferred.is_empty()
+            && !self.leads_with_others()
             && frontiers.durable_next >= frontiers.appended
             && self
                 .groups
                 .values()
-                .all(|slot| slot.group.is_settled() && slot.gates.is_empty())
+                .all(|slot| slot.group.is_settled() && slot.waiting() == 0)
     }
 
     /// True once every group leads and serves.

@@ -43,7 +43,7 @@ pub(super) struct Asked {
 }
 
 /// Those whose time is up, and when it is for the next.
-struct Late {
+pub(super) struct Late {
     now: u64,
     next: u64,
     looked_at: usize,
@@ -53,7 +53,7 @@ struct Late {
 
 impl Late {
     /// `now`: `u64::MAX` for everybody.
-    fn at(now: u64) -> Self {
+    pub(super) fn at(now: u64) -> Self {
         Late {
             now,
             next: u64::MAX,
@@ -71,7 +71,7 @@ impl Late {
         up
     }
 
-    fn take(&mut self, asked: Asked) -> bool {
+    pub(super) fn take(&mut self, asked: Asked) -> bool {
         let up = self.is_up(asked.deadline_ms);
         if up {
             self.others.push(asked);
@@ -118,13 +118,12 @@ impl Late {
         }
     }
 
-    fn take_group(&mut self, slot: &mut GroupSlot) {
-        self.looked_at += slot.origins.len() + slot.gates.len();
+    pub(super) fn take_group(&mut self, slot: &mut GroupSlot) {
+        self.looked_at += slot.origins.len() + slot.waiting();
         for (_, origin) in &mut slot.origins {
             self.take_origin(origin);
         }
-        slot.gates
-            .retain_mut(|gate| self.take_gate(&mut gate.action));
+        slot.retain_gates(&mut |action| self.take_gate(action));
     }
 }
 
@@ -192,7 +191,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.take_proposed(&mut late);
         for slot in self.groups.values_mut() {
             slot.origins.clear();
-            slot.gates.clear();
+            slot.clear_gates();
         }
         self.tell_late(
             late,
@@ -240,7 +239,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    fn tell_late(&mut self, late: Late, code: ErrorCode, publish: &str, other: &str) {
+    pub(super) fn tell_late(&mut self, late: Late, code: ErrorCode, publish: &str, other: &str) {
         let outcome = Outcome::Unknown;
         for reply in late.publishes {
             self.answer_publish(&reply, code, outcome, publish.to_owned());

@@ -16,6 +16,8 @@ pub(super) struct Directory {
     node: u32,
     by_id: BTreeMap<u64, Arc<QueueDeclaration>>,
     by_name: BTreeMap<Arc<str>, u64>,
+    /// Ids below were given out as far as this shard was told.
+    next_id: u64,
 }
 
 impl Directory {
@@ -25,10 +27,12 @@ impl Directory {
             node,
             by_id: BTreeMap::new(),
             by_name: BTreeMap::new(),
+            next_id: 0,
         }
     }
 
     pub(super) fn insert(&mut self, queue: Arc<QueueDeclaration>) {
+        self.knows_below(queue.queue_id + 1);
         self.by_name.insert(queue.name.clone(), queue.queue_id);
         self.by_id.insert(queue.queue_id, queue);
     }
@@ -39,6 +43,21 @@ impl Directory {
             self.by_name.remove(&queue.name);
         }
         Some(queue)
+    }
+
+    /// Every id below was given out before what this directory says now.
+    pub(super) fn knows_below(&mut self, next_id: u64) {
+        self.next_id = self.next_id.max(next_id);
+    }
+
+    /// The queue was deleted: its id was given out, and it is not here. False where
+    /// this directory may only be behind.
+    pub(super) fn is_deleted(&self, queue_id: u64) -> bool {
+        queue_id < self.next_id && !self.by_id.contains_key(&queue_id)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<QueueDeclaration>> {
+        self.by_id.values()
     }
 
     /// Ids of queues that are not in `named`.

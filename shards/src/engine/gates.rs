@@ -1,5 +1,9 @@
-//! What waits for a boundary: proposals on their way, and gates of entries
-//! that are applied but not yet durable.
+//! What waits for a boundary: proposals on their way, and gates of entries that
+//! are applied and have not reached it on as many copies as are asked for.
+//!
+//! 1. Gates exist where this replica leads, and go with its leadership.
+//! 2. A gate opens only if the owner is one of its copies.
+//! 3. Within one boundary and number of copies they open in index order.
 
 use std::collections::VecDeque;
 
@@ -12,9 +16,9 @@ use super::{
     types::ConnKey,
 };
 use crate::{
-    group::{Group, GroupId},
+    group::{Group, GroupId, Outcome},
     io::BatchBuffer,
-    log::LogPosition,
+    log::{LogFrontiers, LogPosition},
 };
 
 /// Whom a publish is answered to.
@@ -80,22 +84,43 @@ pub(super) enum GateAction {
     },
 }
 
-pub(super) struct Gate {
+/// An entry, as a gate sees it: its index for the other copies, its end for ours.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At {
+    pub index: u64,
     pub end: LogPosition,
+}
+
+pub(super) struct Gate {
+    pub at: At,
     pub action: GateAction,
 }
 
-/// A group of this shard and what waits on it. Both lists are in index order,
-/// so the positions in `gates` ascend.
+/// What waits for one boundary on so many copies, in index order.
+pub(super) struct GateQueue {
+    boundary: Boundary,
+    /// The owner's is one of them.
+    copies: usize,
+    gates: VecDeque<Gate>,
+}
+
+/// A group of this shard and what waits on it.
 pub(super) struct GroupSlot {
     pub group: Group,
     pub origins: VecDeque<(u64, Origin)>,
-    pub gates: VecDeque<Gate>,
+    /// One for each boundary and number of copies: none waits for a stronger one.
+    gates: Vec<GateQueue>,
     /// Raft may have something ready.
     pub dirty: bool,
     /// The empty entry of this leadership is durable: confirms and deliveries
     /// may leave (barrier of a new leader).
     pub serving: bool,
+    /// The term in which this replica leads, as the engine knows it.
+    pub leading: Option<u64>,
+    /// Not sent and applied yet; its memory is used again.
+    pub outcome: Outcome,
+    /// The last reason for which a message was refused and said.
+    pub told_refusal: Option<String>,
 }
 
 impl GroupSlot {
@@ -103,38 +128,141 @@ impl GroupSlot {
         GroupSlot {
             group,
             origins: VecDeque::new(),
-            gates: VecDeque::new(),
+            gates: Vec::new(),
             dirty: true,
             serving: false,
+            leading: None,
+            outcome: Outcome::default(),
+            told_refusal: None,
         }
+    }
+
+    /// This replica leads, as far as the engine was told.
+    pub(super) fn leads(&self) -> bool {
+        self.leading.is_some()
+    }
+
+    /// The entry has reached the boundary on so many copies, the owner's one of them.
+    pub(super) fn is_reached(
+        &self,
+        at: At,
+        boundary: Boundary,
+        copies: usize,
+        frontiers: &LogFrontiers,
+    ) -> bool {
+        let others = copies.saturating_sub(1);
+        at.end <= frontier(frontiers, boundary)
+            && self.group.others_reached(boundary, others) >= at.index
+    }
+
+    pub(super) fn push_gate(&mut self, boundary: Boundary, copies: usize, gate: Gate) {
+        let same = |queue: &&mut GateQueue| queue.boundary == boundary && queue.copies == copies;
+        if let Some(queue) = self.gates.iter_mut().find(same) {
+            return queue.gates.push_back(gate);
+        }
+        self.gates.push(GateQueue {
+            boundary,
+            copies,
+            gates: VecDeque::from([gate]),
+        });
+    }
+
+    /// Gates that are not open yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.gates.iter().map(|queue| queue.gates.len()).sum()
+    }
+
+    /// Shows every gate to `keep`; drops those it returns false for.
+    pub(super) fn retain_gates(&mut self, keep: &mut dyn FnMut(&mut GateAction) -> bool) {
+        for queue in &mut self.gates {
+            queue.gates.retain_mut(|gate| keep(&mut gate.action));
+        }
+    }
+
+    pub(super) fn clear_gates(&mut self) {
+        self.gates.clear();
+    }
+
+    /// The next gate that is open, its boundary and how many copies met it.
+    fn pop_open(&mut self, frontiers: &LogFrontiers) -> Option<(GateAction, Met)> {
+        for queue in &mut self.gates {
+            let Some(front) = queue.gates.front() else {
+                continue;
+            };
+            let (boundary, others) = (queue.boundary, queue.copies.saturating_sub(1));
+            let open = front.at.end <= frontier(frontiers, boundary)
+                && self.group.others_reached(boundary, others) >= front.at.index;
+            if open {
+                let gate = queue.gates.pop_front()?;
+                let copies = self.group.copies_of(boundary, gate.at.index);
+                return Some((gate.action, Met { boundary, copies }));
+            }
+        }
+        None
+    }
+}
+
+/// What a gate was met with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Met {
+    pub boundary: Boundary,
+    pub copies: usize,
+}
+
+impl Met {
+    /// As it is said in a frame.
+    pub(super) fn copies(self) -> u8 {
+        u8::try_from(self.copies).unwrap_or(u8::MAX)
+    }
+}
+
+fn frontier(frontiers: &LogFrontiers, boundary: Boundary) -> LogPosition {
+    match boundary {
+        Boundary::Written => frontiers.written_next,
+        Boundary::Durable => frontiers.durable_next,
+    }
+}
+
+/// Voting replicas of `voters` that make a majority.
+pub(super) fn majority(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
+/// How many copies a queue's `copies` (0 = majority, 255 = all) asks for at a
+/// boundary. At durable never fewer than a majority: with fewer, a durable confirm
+/// could be lost in a recovery that nobody ordered (found by the model,
+/// `durable-majority`).
+pub(super) fn copies_needed(copies: u8, voters: usize, boundary: Boundary) -> usize {
+    let asked = match copies {
+        0 => majority(voters),
+        255 => voters,
+        number => usize::from(number),
+    };
+    match boundary {
+        Boundary::Written => asked,
+        Boundary::Durable => asked.max(majority(voters)),
     }
 }
 
 impl<B: BatchBuffer> Engine<B> {
-    /// Opens every gate that the durable frontier has passed.
+    /// Opens every gate whose boundary is reached on its copies.
     pub(super) fn open_gates(&mut self) {
-        let durable = self.frontiers.durable_next;
-        let opens = |slot: &GroupSlot| slot.gates.front().is_some_and(|gate| gate.end <= durable);
+        let frontiers = self.frontiers;
         let mut from = 0;
-        while let Some(id) = self.group_where(from, opens) {
+        while let Some(id) = self.group_where(from, |slot| slot.waiting() > 0) {
             from = id.saturating_add(1);
-            while let Some(gate) = self.pop_open_gate(id) {
-                self.act(gate.action, Boundary::Durable);
+            while let Some((action, met)) = self
+                .groups
+                .get_mut(&id)
+                .and_then(|slot| slot.pop_open(&frontiers))
+            {
+                self.act(action, met);
             }
         }
     }
 
-    fn pop_open_gate(&mut self, group: u32) -> Option<Gate> {
-        let durable = self.frontiers.durable_next;
-        let gates = &mut self.groups.get_mut(&group)?.gates;
-        if gates.front()?.end > durable {
-            return None;
-        }
-        gates.pop_front()
-    }
-
-    /// Does what an entry's gate held back; `met` is the boundary it has reached.
-    pub(super) fn act(&mut self, action: GateAction, met: Boundary) {
+    /// Does what an entry's gate held back; `met` is what it has reached.
+    pub(super) fn act(&mut self, action: GateAction, met: Met) {
         match action {
             GateAction::Append {
                 key,
@@ -149,7 +277,7 @@ impl<B: BatchBuffer> Engine<B> {
                 }
                 let next = first + u64::from(count);
                 if let Some(slot) = self.partitions.get_mut(&key) {
-                    if met == Boundary::Durable {
+                    if met.boundary == Boundary::Durable {
                         slot.durable_next = slot.durable_next.max(next);
                         slot.unsynced_bytes = slot.unsynced_bytes.saturating_sub(bytes);
                     }
@@ -167,6 +295,9 @@ impl<B: BatchBuffer> Engine<B> {
                 }
             }
             GateAction::Begun { key } => {
+                if let Some(slot) = self.partitions.get_mut(&key) {
+                    slot.begun = true;
+                }
                 self.tell_ready(key);
                 self.mark_dirty(key);
                 self.check_serving();
@@ -188,7 +319,7 @@ impl<B: BatchBuffer> Engine<B> {
         first_offset: u64,
         count: u32,
         reply: PublishReply,
-        met: Boundary,
+        met: Met,
     ) {
         if reply.answered {
             return;
@@ -201,8 +332,8 @@ impl<B: BatchBuffer> Engine<B> {
             correlation: reply.correlation,
             queue_id: key.queue_id,
             partition: key.partition,
-            boundary: met as u8,
-            copies: 1,
+            boundary: met.boundary as u8,
+            copies: met.copies(),
             generation: reply.generation,
             first_offset,
             count,

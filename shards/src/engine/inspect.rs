@@ -12,6 +12,7 @@ impl<B: BatchBuffer> Engine<B> {
         let queue = self.directory.by_id(key.queue_id)?;
         let counts = slot.machine.counts(self.server_ms);
         let written_next = slot.machine.next_offset();
+        let byte = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         Some(QueueInfoReply {
             queue: self.directory.describe(queue),
             partition: key.partition,
@@ -34,8 +35,8 @@ impl<B: BatchBuffer> Engine<B> {
             oldest_ready_age_ms: counts.oldest_ready_age_ms,
             consumers: counts.consumers,
             latched: u8::from(self.latched),
-            copies_present: 1,
-            copies_needed: 1,
+            copies_present: byte(1 + self.links.up()),
+            copies_needed: byte(self.copies_of(key, slot.mode.confirm_gate())),
             losses: slot.losses.clone(),
             extensions: Vec::new(),
         })

@@ -38,6 +38,22 @@ impl Links {
         self.links.get(&node).is_some_and(|link| link.up)
     }
 
+    /// Some node is linked.
+    pub(super) fn any_up(&self) -> bool {
+        self.links.values().any(|link| link.up)
+    }
+
+    /// How many nodes are linked.
+    pub(super) fn up(&self) -> usize {
+        self.links.values().filter(|link| link.up).count()
+    }
+
+    /// Output waits that the driver was not told of.
+    pub(super) fn has_news(&self) -> bool {
+        let news = |link: &Link| !link.output.is_empty() && !link.told;
+        self.links.values().any(news)
+    }
+
     /// Where messages for the node are appended, if it is linked.
     pub(super) fn output(&mut self, node: u32) -> Option<&mut Vec<u8>> {
         let link = self.links.get_mut(&node).filter(|link| link.up)?;

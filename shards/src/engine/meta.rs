@@ -21,9 +21,11 @@ use wire::{
 use super::{
     core::Engine,
     deadlines::Asked,
+    gates::majority,
     gates::Origin,
     partition::PartitionKey,
     publish::refused_by_log,
+    relay::Routed,
     turn::Deferred,
     types::{ConnKey, ShardMessage},
 };
@@ -98,6 +100,11 @@ impl<B: BatchBuffer> Engine<B> {
         if self.config.shard != 0 {
             return self.forward(0, conn, Kind::Declare, correlation, body);
         }
+        match self.route_group(conn, GroupId::META, Kind::Declare, correlation, body) {
+            Ok(Routed::Away { .. }) => return,
+            Ok(Routed::Here) => {}
+            Err((code, message)) => return self.refuse(conn, correlation, code, message),
+        }
         let asked = self.asked(conn, correlation);
         if let Some(queue_id) = self.declared_alike(&request) {
             return self.declared(queue_id, false, Origin::Declare(asked));
@@ -136,21 +143,41 @@ impl<B: BatchBuffer> Engine<B> {
             let message = format!("{count} partitions are above the limit of {MAX_PARTITIONS}");
             return Err((ErrorCode::TooLarge, message));
         }
-        if let Some(copies) = request
-            .copies
-            .filter(|copies| *copies > 1 && *copies != 255)
-        {
-            let message = format!(
-                "{copies} copies are asked for, and this server has 1 replica: no confirm could ever be given; ask for majority or all"
-            );
-            return Err((ErrorCode::MissingCopies, message));
-        }
+        self.check_copies(request)?;
         if request.lease_ms.is_some_and(|lease| lease > MAX_LEASE_MS) {
             return Err((ErrorCode::Invalid, "a lease is at most 7 days".to_owned()));
         }
         if self.draining || self.latched {
             let message = "the server takes no declarations now; retry later".to_owned();
             return Err((ErrorCode::Unavailable, message));
+        }
+        Ok(())
+    }
+
+    /// More copies than replicas can never be met; fewer than a majority at durable
+    /// would not keep what a confirm promises.
+    fn check_copies(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
+        let replicas = self.config.nodes.len();
+        let Some(copies) = request.copies.filter(|copies| *copies != 255) else {
+            return Ok(());
+        };
+        if usize::from(copies) > replicas {
+            let there_are = match replicas {
+                1 => "this server has 1 replica".to_owned(),
+                _ => format!("each queue has {replicas} replicas"),
+            };
+            let message = format!(
+                "{copies} copies are asked for, and {there_are}: no confirm could ever be given; ask for majority or all"
+            );
+            return Err((ErrorCode::MissingCopies, message));
+        }
+        let least = majority(replicas);
+        let durable = request.mode != Some(Mode::Buffered);
+        if durable && copies != 0 && usize::from(copies) < least {
+            let message = format!(
+                "{copies} copies are fewer than a majority of {replicas} replicas, and a durable confirm on so few could be lost; ask for {least}, majority or all, or for a buffered queue"
+            );
+            return Err((ErrorCode::Invalid, message));
         }
         Ok(())
     }
@@ -164,6 +191,11 @@ impl<B: BatchBuffer> Engine<B> {
         };
         if self.config.shard != 0 {
             return self.forward(0, conn, Kind::Delete, correlation, body);
+        }
+        match self.route_group(conn, GroupId::META, Kind::Delete, correlation, body) {
+            Ok(Routed::Away { .. }) => return,
+            Ok(Routed::Here) => {}
+            Err((code, message)) => return self.refuse(conn, correlation, code, message),
         }
         let command = MetaCommand::Delete { queue_id };
         let asked = self.asked(conn, correlation);
@@ -273,7 +305,11 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(queue) = meta.state.by_id(queue_id).cloned() else {
             return;
         };
-        if created {
+        let leads = self
+            .groups
+            .get(&GroupId::META.0)
+            .is_some_and(|slot| slot.leads());
+        if created && leads {
             let missing = (0..queue.groups.len()).map(|index| index as u16).collect();
             meta.waits.insert(
                 queue_id,
@@ -283,6 +319,8 @@ impl<B: BatchBuffer> Engine<B> {
                     asked: Vec::new(),
                 },
             );
+        }
+        if created {
             for shard in 0..self.config.place.shards {
                 self.outbound
                     .push((shard, ShardMessage::Declared(queue.clone())));
@@ -405,8 +443,9 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// Shard 0 told of all queues there are: what it does not name was deleted.
-    pub(super) fn on_directory(&mut self, queues: Vec<Arc<QueueDeclaration>>) {
+    pub(super) fn on_directory(&mut self, queues: Vec<Arc<QueueDeclaration>>, next_id: u64) {
         self.directory_known = true;
+        self.directory.knows_below(next_id);
         let named: BTreeSet<u64> = queues.iter().map(|queue| queue.queue_id).collect();
         for gone in self.directory.ids_beside(&named) {
             self.on_deleted(gone);
@@ -430,11 +469,12 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Partitions whose queue was deleted, before a crash kept them from being
     /// dropped.
-    fn drop_orphans(&mut self) {
+    pub(super) fn drop_orphans(&mut self) {
         let mut orphans: Vec<(PartitionKey, GroupId)> = self
             .partitions
             .values()
-            .filter(|slot| !slot.dropping && self.directory.by_id(slot.key.queue_id).is_none())
+            .filter(|slot| !slot.dropping && self.directory.is_deleted(slot.key.queue_id))
+            .filter(|slot| self.leads(slot.group))
             .map(|slot| (slot.key, slot.group))
             .collect();
         // The map's order must not show.
@@ -444,21 +484,40 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
+    /// This replica leads the group.
+    pub(super) fn leads(&self, group: GroupId) -> bool {
+        self.groups.get(&group.0).is_some_and(|slot| slot.leads())
+    }
+
+    /// Makes the declared partitions of a group exist, as its new leader.
+    pub(super) fn make_partitions(&mut self, group: GroupId) {
+        let of_group = |queue: &&Arc<QueueDeclaration>| queue.groups.contains(&group.0);
+        let queues: Vec<_> = self.directory.all().filter(of_group).cloned().collect();
+        for queue in queues {
+            self.ensure_partitions(&queue);
+        }
+    }
+
     fn ensure_partitions(&mut self, queue: &QueueDeclaration) {
         for (partition, group) in queue.groups.iter().enumerate() {
             let group = GroupId(*group);
             if self.config.place.shard_of(group) != Some(self.config.shard) {
                 continue;
             }
+            let leads = self.leads(group) || !self.is_cluster();
             let key = PartitionKey {
                 queue_id: queue.queue_id,
                 partition: partition as u16,
             };
             if let Some(slot) = self.partitions.get(&key) {
                 // Otherwise its gate tells.
-                if slot.begun <= self.frontiers.durable_next {
+                if slot.begun || !leads {
                     self.tell_ready(key);
                 }
+                continue;
+            }
+            if !leads {
+                // Whoever leads makes it, and its entry comes here.
                 continue;
             }
             let spec = PartitionSpec {
@@ -480,6 +539,9 @@ impl<B: BatchBuffer> Engine<B> {
             .get(&group.0)
             .is_some_and(|slot| slot.group.answers_at() == Boundary::Written);
         if needs_written && !weak {
+            if let Some(slot) = self.groups.get_mut(&group.0) {
+                slot.group.will_weaken();
+            }
             self.propose_to_group(group, &Command::Weaken);
         }
         self.propose_to_group(group, &Command::Create(spec));
@@ -526,6 +588,9 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn drop_partition(&mut self, key: PartitionKey, group: GroupId) {
         if let Some(slot) = self.partitions.get_mut(&key) {
             slot.dropping = true;
+        }
+        if self.is_cluster() && !self.leads(group) {
+            return;
         }
         let (queue_id, partition) = (key.queue_id, key.partition);
         self.propose_to_group(

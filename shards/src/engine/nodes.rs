@@ -1,17 +1,35 @@
-//! What other nodes send, to whom it belongs.
+//! What other nodes send, to whom it belongs; and what goes to them.
 
-use wire::node::{NodeMessage, NodeMessages};
+use raft::eraftpb::Message;
+use wire::node::{NodeMessage, NodeMessages, RaftMessage};
 
-use super::{core::Engine, types::Effect};
-use crate::io::BatchBuffer;
+use super::{
+    core::Engine,
+    reads,
+    types::{Effect, Notice},
+};
+use crate::{
+    group::{GroupError, Outcome, PeerId},
+    io::BatchBuffer,
+    state::{command::Command, queue::RecordLocation},
+};
 
 impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_node_up(&mut self, node: u32) {
+        if self.links.is_up(node) {
+            self.on_node_down(node);
+        }
         self.links.set_up(node, true);
     }
 
     pub(super) fn on_node_down(&mut self, node: u32) {
-        self.links.set_up(node, false);
+        if !self.links.set_up(node, false) {
+            return;
+        }
+        self.drop_relays(node);
+        for slot in self.groups.values_mut() {
+            slot.group.unreachable_node(node);
+        }
     }
 
     /// One frame of a link.
@@ -21,7 +39,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         for message in NodeMessages::new(body) {
             match message {
-                Ok(message) => self.on_node_message(node, message),
+                Ok(message) => self.on_node_message(node, &message),
                 Err(error) => {
                     let reason = error.to_string();
                     self.refused_nodes.push((node, reason));
@@ -31,11 +49,171 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    fn on_node_message(&mut self, _node: u32, _message: NodeMessage<'_>) {}
+    fn on_node_message(&mut self, node: u32, message: &NodeMessage<'_>) {
+        match message {
+            NodeMessage::Raft(message) => self.on_raft(node, message),
+            NodeMessage::DurableReport(report) => {
+                let group = self.groups.get_mut(&report.group);
+                if let Some(slot) = group.filter(|_| PeerId(report.from).node() == node) {
+                    slot.group.durable_report(report);
+                }
+            }
+            NodeMessage::Forward(forward) => self.on_node_forward(node, forward),
+            NodeMessage::Output(output) => self.on_node_output(node, output),
+            NodeMessage::OutputTaken { conn } => self.on_node_taken(node, *conn),
+            NodeMessage::ConnClosed { conn } => self.on_node_closed(node, *conn),
+        }
+    }
+
+    fn on_raft(&mut self, node: u32, message: &RaftMessage<'_>) {
+        let id = message.head.group;
+        if self.latched || PeerId(message.head.from).node() != node {
+            return;
+        }
+        let Some(slot) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let mut outcome = std::mem::take(&mut slot.outcome);
+        let stepped = slot.group.step(&mut self.log, message, &mut outcome);
+        slot.dirty = true;
+        self.absorb(id, outcome);
+        match stepped {
+            // As if it had been lost: it is sent again.
+            Ok(()) | Err(GroupError::NotLeader(_) | GroupError::Log(_)) => {}
+            Err(GroupError::Raft(reason)) => self.note_raft_refusal(id, &reason),
+        }
+    }
+
+    /// Said once per group and reason: messages of an earlier life come in crowds.
+    fn note_raft_refusal(&mut self, id: u32, reason: &str) {
+        let Some(slot) = self.groups.get_mut(&id) else {
+            return;
+        };
+        if slot.told_refusal.as_deref() != Some(reason) {
+            slot.told_refusal = Some(reason.to_owned());
+            self.group_problem(
+                id,
+                &format!("a message of another replica was not taken: {reason}"),
+            );
+        }
+    }
+
+    /// Sends what the group has ready, and applies.
+    pub(super) fn absorb(&mut self, id: u32, mut outcome: Outcome) {
+        self.watch_leadership(id);
+        self.send_messages(id, &mut outcome.messages);
+        let last = outcome.committed.last().map(|entry| entry.index);
+        for entry in &outcome.committed {
+            self.apply(id, entry);
+        }
+        outcome.committed.clear();
+        let frontiers = self.frontiers;
+        if let Some(slot) = self.groups.get_mut(&id) {
+            if let Some(index) = last {
+                slot.group.applied(index);
+            }
+            // A Ready without anything to persist counts at once.
+            slot.group.persisted(&frontiers, &mut outcome);
+            slot.outcome = outcome;
+        }
+    }
+
+    fn send_messages(&mut self, id: u32, messages: &mut Vec<Message>) {
+        let Some(slot) = self.groups.get(&id) else {
+            return messages.clear();
+        };
+        for message in messages.drain(..) {
+            if let Some(out) = self.links.output(PeerId(message.to).node()) {
+                slot.group.encode(&self.log, &message, out);
+            }
+        }
+    }
+
+    /// Sends what became ready by what is persisted now, and what followers owe
+    /// their leaders.
+    pub(super) fn talk_to_nodes(&mut self) {
+        if !self.is_cluster() || self.latched {
+            return;
+        }
+        let mut from = 0;
+        let has_messages = |slot: &super::gates::GroupSlot| !slot.outcome.messages.is_empty();
+        while let Some(id) = self.group_where(from, has_messages) {
+            from = id.saturating_add(1);
+            let slot = self.groups.get_mut(&id);
+            let mut messages = slot.map(|slot| std::mem::take(&mut slot.outcome.messages));
+            if let Some(messages) = &mut messages {
+                self.send_messages(id, messages);
+            }
+            if let Some((slot, messages)) = self.groups.get_mut(&id).zip(messages) {
+                slot.outcome.messages = messages;
+            }
+        }
+        for slot in self.groups.values_mut() {
+            if let Some(report) = slot.group.take_report() {
+                if let Some(out) = self.links.output(PeerId(report.to).node()) {
+                    NodeMessage::DurableReport(report).encode(out);
+                }
+            }
+        }
+        self.read_for_followers();
+    }
+
+    /// Entries that a follower needs and that left memory are read back.
+    fn read_for_followers(&mut self) {
+        let ids: Vec<u32> = self.groups.keys().copied().collect();
+        for id in ids {
+            let wanted = match self.groups.get_mut(&id) {
+                Some(slot) if slot.leads() => slot.group.wanted(),
+                _ => continue,
+            };
+            let mut fetched = Vec::new();
+            for (index, place, len) in wanted {
+                let location = RecordLocation::Ring(place.0);
+                if len > 0 && !self.at_hand(location, len) {
+                    break;
+                }
+                let mut payload = Vec::with_capacity(len as usize);
+                reads::visit(&self.log, &self.reads, location, len, &mut |piece| {
+                    payload.extend_from_slice(piece);
+                });
+                if !is_sound(&payload, id) {
+                    self.notices.push(Notice::Problem(format!(
+                        "entry {index} of group {id} does not verify on this node's disk: it cannot be sent to a follower that needs it"
+                    )));
+                    break;
+                }
+                fetched.push((index, payload));
+            }
+            if fetched.is_empty() {
+                continue;
+            }
+            if let Some(slot) = self.groups.get_mut(&id) {
+                slot.group.fetched(fetched);
+                slot.dirty = true;
+            }
+        }
+    }
 
     pub(super) fn push_node_effects(&mut self, effects: &mut Vec<Effect<B>>) {
         let refused = self.refused_nodes.drain(..);
         effects.extend(refused.map(|(node, reason)| Effect::NodeRefused { node, reason }));
         self.links.tell(effects);
+    }
+}
+
+/// What was read back is a command, and its records verify.
+fn is_sound(payload: &[u8], group: u32) -> bool {
+    if payload.is_empty() {
+        return true;
+    }
+    if group == crate::group::GroupId::META.0 {
+        return crate::state::meta::MetaCommand::decode(payload).is_ok();
+    }
+    match Command::decode(payload) {
+        Ok(Command::Append { count, records, .. }) => {
+            wire::record::check_batch(records, count).is_ok()
+        }
+        Ok(_) => true,
+        Err(_) => false,
     }
 }

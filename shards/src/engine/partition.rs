@@ -8,7 +8,6 @@ use wire::{
 use super::deadlines::Asked;
 use crate::{
     group::GroupId,
-    log::LogPosition,
     state::{command::PartitionSpec, queue::Partition},
     store::{PackRecord, RecordSource},
 };
@@ -51,10 +50,10 @@ pub(super) struct PartitionSlot {
     /// Generation of the history the offsets belong to.
     pub generation: u32,
     pub losses: Vec<LossReport>,
-    /// End of the entry that began the partition, or its generation. Until
-    /// that is durable nothing of the generation may leave: a power cut would
+    /// The entry that began the partition, or its generation, is durable on a
+    /// majority. Before that nothing of the generation may leave: a power cut would
     /// take it back, and what was confirmed in it would be lost unreported.
-    pub begun: LogPosition,
+    pub begun: bool,
     /// Replay only: entries are missing, and offsets from here on differ from
     /// those that settles of this generation name.
     pub gap_at: Option<u64>,
@@ -97,7 +96,7 @@ impl PartitionSlot {
             machine: Partition::new(spec),
             generation,
             losses: Vec::new(),
-            begun: LogPosition(0),
+            begun: true,
             gap_at: None,
             covered: 0,
             packed_below: 0,

@@ -14,12 +14,21 @@ use super::{
     core::Engine,
     gates::{Origin, PublishReply},
     partition::PartitionKey,
+    relay::Routed,
     types::ConnKey,
 };
-use crate::{group::GroupError, io::BatchBuffer, log::AppendError, state::command::Command};
+use crate::{
+    group::{GroupError, GroupId},
+    io::BatchBuffer,
+    log::AppendError,
+    state::command::Command,
+};
 
 /// Deadline and other waits of a client that names none, in ms.
 pub(super) const DEFAULT_DEADLINE_MS: u32 = 30_000;
+
+/// Entries of a group that may wait for its other replicas.
+const MAX_UNAPPLIED: u64 = 64 << 10;
 
 /// Why a request was refused: code and sentence. Nothing of it happened.
 pub(super) type Refusal = (ErrorCode, String);
@@ -47,12 +56,9 @@ impl<B: BatchBuffer> Engine<B> {
             queue_id: publish.queue_id.to_native(),
             partition: publish.partition.to_native(),
         };
-        match self.owner(key) {
-            Ok(shard) if shard != self.config.shard => {
-                self.forward(shard, conn, Kind::Publish, correlation, body);
-                return;
-            }
-            Ok(_) => {}
+        match self.route(conn, key, Kind::Publish, correlation, body) {
+            Ok(Routed::Away { .. }) => return,
+            Ok(Routed::Here) => {}
             Err((code, message)) => {
                 self.answer_publish(&reply, code, Outcome::Failed, message);
                 return;
@@ -99,6 +105,7 @@ impl<B: BatchBuffer> Engine<B> {
         if !self.has_begun(slot) {
             return Err(unavailable());
         }
+        self.admits_entries(slot.group)?;
         reply.generation = slot.generation;
         let group = self.groups.get_mut(&slot.group.0).ok_or_else(unavailable)?;
         let head = command.head();
@@ -110,6 +117,18 @@ impl<B: BatchBuffer> Engine<B> {
         group.dirty = true;
         self.timers.deadline_ms = self.timers.deadline_ms.min(reply.deadline_ms);
         Ok(())
+    }
+
+    /// A group whose followers do not keep up takes no more than this shard can hold.
+    fn admits_entries(&self, group: GroupId) -> Result<(), Refusal> {
+        let slot = self.groups.get(&group.0).ok_or_else(unavailable)?;
+        if slot.group.unapplied() < MAX_UNAPPLIED {
+            return Ok(());
+        }
+        let message = format!(
+            "{MAX_UNAPPLIED} entries of {group} wait for a majority of its replicas; retry when they are back"
+        );
+        Err((ErrorCode::Overloaded, message))
     }
 
     /// Publishes are taken at all.
@@ -126,10 +145,10 @@ impl<B: BatchBuffer> Engine<B> {
         self.refuses_for_room()
     }
 
-    /// The shard that owns a partition.
-    pub(super) fn owner(&self, key: PartitionKey) -> Result<u16, Refusal> {
-        if let Some((_, shard)) = self.directory.locate(key.queue_id, key.partition) {
-            return Ok(shard);
+    /// The group of a partition, and the shard that has its replica.
+    pub(super) fn owner(&self, key: PartitionKey) -> Result<(GroupId, u16), Refusal> {
+        if let Some(place) = self.directory.locate(key.queue_id, key.partition) {
+            return Ok(place);
         }
         match self.directory.by_id(key.queue_id) {
             Some(queue) => Err((

@@ -8,20 +8,21 @@ use wire::{
         Barrier as BarrierRequest, BarrierReply, Frontiers, FrontiersReply, Peek, PeekReply,
         Peeked, Purge, QueueInfo,
     },
+    vocabulary::Boundary,
 };
 
 use super::{
     core::Engine,
-    gates::Origin,
+    gates::{At, Origin},
     partition::PartitionKey,
     publish::{unavailable, unknown_queue, DEFAULT_DEADLINE_MS},
     reads,
+    relay::Routed,
     turn::Deferred,
     types::ConnKey,
 };
 use crate::{
     io::BatchBuffer,
-    log::LogPosition,
     state::command::{Command, DeliveryIds},
 };
 
@@ -36,7 +37,7 @@ const MAX_WAITING_PURGES: usize = 64;
 
 /// Waits until everything before it is durable.
 pub(super) struct Barrier {
-    pub end: LogPosition,
+    pub at: At,
     pub conn: ConnKey,
     pub correlation: u64,
     pub key: PartitionKey,
@@ -71,12 +72,10 @@ macro_rules! partition_request {
             queue_id: request.queue_id.to_native(),
             partition: request.partition.to_native(),
         };
-        match $engine.owner(key) {
-            Ok(shard) if shard != $engine.config.shard => {
-                let kind = <$type as codec::Body>::KIND;
-                return $engine.forward(shard, $conn, kind, $correlation, $body);
-            }
-            Ok(_) => {}
+        let kind = <$type as codec::Body>::KIND;
+        match $engine.route($conn, key, kind, $correlation, $body) {
+            Ok(Routed::Away { .. }) => return,
+            Ok(Routed::Here) => {}
             Err((code, message)) => return $engine.refuse($conn, $correlation, code, message),
         }
         if !$engine.partitions.contains_key(&key) {
@@ -101,6 +100,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn on_frontiers(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let (_, key) = partition_request!(self, conn, correlation, body, Frontiers);
+        let copies = self.copies_of(key, Boundary::Durable);
         let Some(slot) = self.partitions.get(&key) else {
             return;
         };
@@ -108,7 +108,7 @@ impl<B: BatchBuffer> Engine<B> {
             generation: slot.generation,
             written_next: slot.machine.next_offset(),
             durable_next: slot.durable_next,
-            copies: 1,
+            copies: u8::try_from(copies).unwrap_or(u8::MAX),
             extensions: Vec::new(),
         };
         self.reply(conn, correlation, &reply);
@@ -129,8 +129,11 @@ impl<B: BatchBuffer> Engine<B> {
         self.log.demand_durable(end);
         let deadline_ms = self.server_ms + u64::from(wait);
         self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
+        let group = self.partitions.get(&key).map(|slot| slot.group.0);
+        let group = group.and_then(|group| self.groups.get(&group));
+        let index = group.map_or(0, |slot| slot.group.last_index());
         self.barriers.push_back(Barrier {
-            end,
+            at: At { index, end },
             conn,
             correlation,
             key,
@@ -138,32 +141,46 @@ impl<B: BatchBuffer> Engine<B> {
         });
     }
 
-    /// Answers the barriers that the durable frontier has passed.
+    /// Answers the barriers whose queue is durable up to them.
     pub(super) fn open_barriers(&mut self) {
-        while let Some(barrier) = self.barriers.front() {
-            if barrier.end > self.frontiers.durable_next {
-                return;
-            }
-            let Some(barrier) = self.barriers.pop_front() else {
-                return;
-            };
-            match self.partitions.get(&barrier.key) {
-                Some(slot) => {
-                    let reply = BarrierReply {
-                        generation: slot.generation,
-                        written_next: slot.machine.next_offset(),
-                        durable_next: slot.durable_next,
-                        copies: 1,
-                        extensions: Vec::new(),
-                    };
-                    self.reply(barrier.conn, barrier.correlation, &reply);
-                }
-                None => {
-                    let (code, message) = unknown_queue();
-                    self.refuse(barrier.conn, barrier.correlation, code, message);
-                }
+        if self.barriers.is_empty() {
+            return;
+        }
+        let barriers = std::mem::take(&mut self.barriers);
+        for barrier in barriers {
+            if !self.open_barrier(&barrier) {
+                self.barriers.push_back(barrier);
             }
         }
+    }
+
+    /// False when what it waits for is not there yet.
+    fn open_barrier(&mut self, barrier: &Barrier) -> bool {
+        let Some(slot) = self.partitions.get(&barrier.key) else {
+            let (code, message) = unknown_queue();
+            self.refuse(barrier.conn, barrier.correlation, code, message);
+            return true;
+        };
+        let copies = self.copies_of(barrier.key, Boundary::Durable);
+        let Some(group) = self.groups.get(&slot.group.0) else {
+            return false;
+        };
+        let applied = group.group.last_applied().0 >= barrier.at.index;
+        let reached =
+            applied && group.is_reached(barrier.at, Boundary::Durable, copies, &self.frontiers);
+        if !reached {
+            return false;
+        }
+        let copies = group.group.copies_of(Boundary::Durable, barrier.at.index);
+        let reply = BarrierReply {
+            generation: slot.generation,
+            written_next: slot.machine.next_offset(),
+            durable_next: slot.durable_next,
+            copies: u8::try_from(copies).unwrap_or(u8::MAX),
+            extensions: Vec::new(),
+        };
+        self.reply(barrier.conn, barrier.correlation, &reply);
+        true
     }
 
     /// Ends late barriers and peeks; returns the next deadline.

@@ -6,17 +6,19 @@ use wire::{
     frame::Kind,
     limits::MAX_SETTLE_ITEMS,
     message::{ArchivedSettle, RefusedSettle, Settle, SettleConfirm, SETTLE_CONFIRM},
-    vocabulary::{Boundary, SettleKind},
+    vocabulary::SettleKind,
 };
 
 use super::{
     core::Engine,
-    gates::Origin,
+    gates::{Met, Origin},
     partition::{PartitionKey, SettleReply},
+    relay::Routed,
     turn::Deferred,
     types::ConnKey,
 };
 use crate::{
+    group::GroupError,
     io::BatchBuffer,
     state::{
         command::{Command, DeliveryIds},
@@ -41,11 +43,9 @@ impl<B: BatchBuffer> Engine<B> {
             queue_id: settle.queue_id.to_native(),
             partition: settle.partition.to_native(),
         };
-        match self.owner(key) {
-            Ok(shard) if shard != self.config.shard => {
-                return self.forward(shard, conn, Kind::Settle, correlation, body);
-            }
-            Ok(_) => {}
+        match self.route(conn, key, Kind::Settle, correlation, body) {
+            Ok(Routed::Away { .. }) => return,
+            Ok(Routed::Here) => {}
             // A queue that is gone took its deliveries with it.
             Err((ErrorCode::UnknownQueue, _)) => {
                 return self.refuse_all(conn, correlation, settle, ErrorCode::UnknownQueue);
@@ -270,6 +270,10 @@ impl<B: BatchBuffer> Engine<B> {
                 group.dirty = true;
                 Ok(())
             }
+            Err(GroupError::NotLeader(_)) if !group.group.is_leader() => {
+                self.answer_moved(origin);
+                Ok(())
+            }
             Err(_) => Err(origin),
         }
     }
@@ -278,7 +282,7 @@ impl<B: BatchBuffer> Engine<B> {
         &mut self,
         key: PartitionKey,
         replies: Vec<SettleReply>,
-        met: Boundary,
+        met: Met,
     ) {
         debug_assert!(self.partitions.contains_key(&key) || !replies.is_empty());
         for reply in replies {
@@ -297,13 +301,13 @@ impl<B: BatchBuffer> Engine<B> {
         conn: ConnKey,
         correlation: u64,
         accepted: u32,
-        met: Option<Boundary>,
+        met: Option<Met>,
         refused: Vec<RefusedSettle>,
     ) {
         let body = SettleConfirm {
             accepted,
-            boundary: met.map_or(0, |boundary| boundary as u8),
-            copies: u8::from(met.is_some()),
+            boundary: met.map_or(0, |met| met.boundary as u8),
+            copies: met.map_or(0, Met::copies),
             refused,
             extensions: Vec::new(),
         };

@@ -12,6 +12,7 @@ use super::{
     core::Engine,
     gates::Origin,
     partition::PartitionKey,
+    relay::Routed,
     types::ConnKey,
 };
 use crate::{
@@ -46,11 +47,10 @@ impl<B: BatchBuffer> Engine<B> {
             queue_id: request.queue_id.to_native(),
             partition: request.partition.to_native(),
         };
-        let shard = match self.owner(key) {
-            Ok(shard) => shard,
-            Err((code, message)) => return self.refuse(conn, correlation, code, message),
-        };
-        let Some(connection) = self.connections.get_mut(&conn) else {
+        if let Err((code, message)) = self.owner(key) {
+            return self.refuse(conn, correlation, code, message);
+        }
+        let Some(connection) = self.connections.get(&conn) else {
             return;
         };
         if connection.subscription(id).is_some() {
@@ -63,15 +63,25 @@ impl<B: BatchBuffer> Engine<B> {
                 format!("{MAX_SUBSCRIPTIONS} subscriptions on one connection are the limit");
             return self.refuse(conn, correlation, ErrorCode::LimitReached, message);
         }
-        let (queue_id, partition) = (key.queue_id, key.partition);
-        connection.subscriptions.push(Subscription {
-            id,
-            queue_id,
-            partition,
-            shard,
-        });
-        if shard != self.config.shard {
-            return self.forward(shard, conn, Kind::Subscribe, correlation, body);
+        let routed = match self.route(conn, key, Kind::Subscribe, correlation, body) {
+            Ok(routed) => routed,
+            Err((code, message)) => return self.refuse(conn, correlation, code, message),
+        };
+        let (shard, node) = match routed {
+            Routed::Here => (self.config.shard, 0),
+            Routed::Away { shard, node } => (shard, node),
+        };
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.subscriptions.push(Subscription {
+                id,
+                queue_id: key.queue_id,
+                partition: key.partition,
+                shard,
+                node,
+            });
+        }
+        if routed != Routed::Here {
+            return;
         }
         let (records, bytes) = (
             request.credit_records.to_native(),
@@ -133,6 +143,11 @@ impl<B: BatchBuffer> Engine<B> {
         if subscription.shard != self.config.shard {
             return self.forward(subscription.shard, conn, Kind::Credit, correlation, body);
         }
+        if subscription.node != 0 {
+            // A link that is gone ends the connection.
+            self.relay(subscription.node, conn, Kind::Credit, correlation, body);
+            return;
+        }
         let key = PartitionKey {
             queue_id: subscription.queue_id,
             partition: subscription.partition,
@@ -173,6 +188,16 @@ impl<B: BatchBuffer> Engine<B> {
                 body,
             );
         }
+        if subscription.node != 0 {
+            self.relay(
+                subscription.node,
+                conn,
+                Kind::Unsubscribe,
+                correlation,
+                body,
+            );
+            return;
+        }
         let key = PartitionKey {
             queue_id: subscription.queue_id,
             partition: subscription.partition,
@@ -201,7 +226,7 @@ impl<B: BatchBuffer> Engine<B> {
         let mut keys: Vec<PartitionKey> = connection
             .subscriptions
             .iter()
-            .filter(|subscription| subscription.shard == self.config.shard)
+            .filter(|sub| sub.shard == self.config.shard && sub.node == 0)
             .map(|s| PartitionKey {
                 queue_id: s.queue_id,
                 partition: s.partition,

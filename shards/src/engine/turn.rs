@@ -10,7 +10,7 @@ use super::{
     types::{ConnKey, Effect, Notice, ShardMessage},
 };
 use crate::{
-    group::{GroupId, PeerId},
+    group::{GroupError, GroupId, PeerId},
     io::BatchBuffer,
     log::LogPosition,
     state::command::LeaseEndCause,
@@ -27,6 +27,10 @@ pub(super) struct Deferred {
 const GROUP_COMMAND: u16 = u16::MAX;
 
 impl Deferred {
+    pub(super) fn is_of_group(&self, group: u32) -> bool {
+        self.key.partition == GROUP_COMMAND && self.key.queue_id == u64::from(group)
+    }
+
     pub(super) fn for_group(group: GroupId, payload: Vec<u8>) -> Self {
         let key = PartitionKey {
             queue_id: u64::from(group.0),
@@ -49,6 +53,8 @@ pub(super) struct Timers {
     pub deadline_look_ms: u64,
     /// Partitions that wait for a read.
     pub reading: Vec<PartitionKey>,
+    /// The next tick of groups with several replicas.
+    pub tick_ms: u64,
     /// Recoveries to ask group 0 for again.
     pub recover_again: Vec<(u16, GroupId, u32, PeerId)>,
 }
@@ -60,6 +66,7 @@ impl Timers {
             deadline_ms: u64::MAX,
             deadline_look_ms: 0,
             reading: Vec::new(),
+            tick_ms: 0,
             recover_again: Vec::new(),
         }
     }
@@ -84,6 +91,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         self.set_time(mono_ms);
         self.take_frontiers();
+        self.fire_ticks();
         self.fire_timers();
         self.flush_settles();
         self.retry_deferred();
@@ -93,9 +101,11 @@ impl<B: BatchBuffer> Engine<B> {
         self.dispatch_dirty();
         self.retry_deferred();
         self.pump_groups();
+        self.talk_to_nodes();
         self.open_barriers();
         self.expire_deadlines();
         self.tell_stalled();
+        self.tell_directory();
         self.say_serving();
         self.upkeep_turn();
         self.submit(effects);
@@ -114,6 +124,7 @@ impl<B: BatchBuffer> Engine<B> {
             || self.upkeep.is_busy()
             || !self.outbound.is_empty()
             || !self.timers.recover_again.is_empty()
+            || self.links.has_news()
     }
 
     /// Monotonic time in ms at which a turn is due if nothing happens.
@@ -124,10 +135,16 @@ impl<B: BatchBuffer> Engine<B> {
         let partition = self.timers.partitions.peek().map(|Reverse((due, _))| *due);
         let deadline = Some(self.timers.deadlines_due_ms()).filter(|due| *due != u64::MAX);
         let upkeep = self.upkeep_due_ms();
-        let own = [partition, deadline, self.stall_due_ms(), upkeep]
-            .into_iter()
-            .flatten()
-            .min();
+        let own = [
+            partition,
+            deadline,
+            self.stall_due_ms(),
+            upkeep,
+            self.tick_due_ms(),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         let own = own.map(|due| due.saturating_sub(self.clock_offset_ms));
         [own, self.log.next_timer_ms()].into_iter().flatten().min()
     }
@@ -145,7 +162,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         self.frontiers = frontiers;
         for slot in self.groups.values_mut() {
-            slot.dirty |= slot.group.persisted(&frontiers);
+            slot.dirty |= slot.group.persisted(&frontiers, &mut slot.outcome);
         }
     }
 
@@ -221,38 +238,27 @@ impl<B: BatchBuffer> Engine<B> {
                 slot.dirty = true;
                 Ok(())
             }
+            // Whoever leads proposes it.
+            Err(GroupError::NotLeader(_)) if !slot.group.is_leader() => Ok(()),
             Err(_) => Err(origin),
         }
     }
 
     /// Runs Raft and applies until nothing is ready.
     fn pump_groups(&mut self) {
-        let mut committed = std::mem::take(&mut self.committed);
         let mut from = 0;
         while let Some(id) = self.group_where(from, |slot| slot.dirty) {
             from = id.saturating_add(1);
             while let Some(slot) = self.groups.get_mut(&id) {
                 slot.dirty = false;
-                committed.clear();
-                match slot.group.pump(&mut self.log, &mut committed) {
-                    Ok(false) | Err(_) => break,
-                    Ok(true) => {}
-                }
-                let last = committed.last().map(|entry| entry.index);
-                for entry in &committed {
-                    self.apply(id, entry);
-                }
-                let frontiers = self.frontiers;
-                if let Some(slot) = self.groups.get_mut(&id) {
-                    if let Some(index) = last {
-                        slot.group.applied(index);
-                    }
-                    // A Ready without anything to persist counts at once.
-                    slot.group.persisted(&frontiers);
+                let mut outcome = std::mem::take(&mut slot.outcome);
+                let pumped = slot.group.pump(&mut self.log, &mut outcome);
+                self.absorb(id, outcome);
+                if !matches!(pumped, Ok(true)) {
+                    break;
                 }
             }
         }
-        self.committed = committed;
     }
 
     /// The first group from number `from` on that is so.
@@ -273,6 +279,12 @@ impl<B: BatchBuffer> Engine<B> {
             .filter_map(|slot| slot.group.first_unapplied());
         let floor = unapplied.min().unwrap_or(LogPosition(u64::MAX));
         self.log.set_cache_floor(floor);
+        if self.is_cluster() {
+            let cached_from = self.log.cached_from();
+            for slot in self.groups.values_mut() {
+                slot.group.set_cached_from(cached_from);
+            }
+        }
         let mut started = std::mem::take(&mut self.started);
         let mono_ms = self.server_ms.saturating_sub(self.clock_offset_ms);
         self.log.submit(mono_ms, &mut started);
@@ -302,11 +314,20 @@ impl<B: BatchBuffer> Engine<B> {
             }
             return;
         }
+        if connection.remote.is_some() && !connection.in_flight {
+            let idle =
+                connection.output.is_empty() && connection.released == 0 && !connection.closing;
+            if !idle {
+                self.push_remote_output(conn);
+            }
+            return;
+        }
         if connection.in_flight {
             // Stays listed: it goes when the home shard's socket took the last.
             connection.listed = true;
             self.listed_connections.push(conn);
             let piles_up = connection.output.len() > OUTPUT_FULL_BYTES;
+            let piles_up = piles_up && connection.remote.is_none();
             if piles_up && !std::mem::replace(&mut connection.told_stalled, true) {
                 let from = self.config.shard;
                 let stalled = ShardMessage::Stalled { from, conn };

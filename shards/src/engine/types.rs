@@ -304,7 +304,11 @@ pub enum ShardMessage {
     /// A queue was declared, from shard 0.
     Declared(Arc<QueueDeclaration>),
     /// All queues there are, from shard 0.
-    Directory(Vec<Arc<QueueDeclaration>>),
+    Directory {
+        queues: Vec<Arc<QueueDeclaration>>,
+        /// Every id below was given out: one that is not named was deleted.
+        next_id: u64,
+    },
     /// A shard knows every queue up to this id, to shard 0.
     Known { shard: u16, queue_id: u64 },
     /// A queue deleted, from shard 0.

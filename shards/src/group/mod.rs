@@ -15,18 +15,27 @@
 //! 4. A group that answers at written never answers at durable again within
 //!    its life.
 //!
-//! Never: parses protobuf bytes, sends a message (a group of one has nobody to
-//! send to), reuses a Raft node whose log was cut.
+//! 5. No message leaves before the term and vote it was made under are durable,
+//!    whatever the group answers at (R7).
+//! 6. A durable report is bound to the leader's term and never goes beyond what
+//!    was acknowledged to that leader in it.
+//!
+//! Never: parses protobuf bytes, sends anything itself, reuses a Raft node whose
+//! log was cut.
 //!
 //! A crash leaves behind: items in the log; `Recovered` rebuilds from them.
 
+mod copies;
 mod identity;
+mod messages;
 mod node;
+mod recovered;
 mod state_item;
 mod storage;
 
 pub use identity::{GroupId, PeerId};
-pub use node::{Committed, Group, GroupError, Recovered};
+pub use node::{Committed, Group, GroupError, Outcome, TICK_MS};
+pub use recovered::{Held, Recovered, Tail};
 #[cfg(test)]
 pub(crate) use state_item::golden as golden_state;
 pub use state_item::{GroupState, GroupStateError};

@@ -1,21 +1,32 @@
 use std::collections::VecDeque;
 
-use raft::{eraftpb::HardState, Config, RawNode, StateRole};
+use raft::{
+    eraftpb::{HardState, Message, MessageType},
+    Config, RawNode, StateRole,
+};
 use thiserror::Error;
-use wire::vocabulary::Boundary;
+use wire::{
+    node::{DurableReport, Entry, RaftKind, RaftMessage},
+    vocabulary::Boundary,
+};
 
 use super::{
-    storage::{GroupStorage, Handle},
+    copies::Copies,
+    messages,
+    recovered::Recovered,
+    storage::{GroupStorage, Handle, Wanted},
     GroupId, GroupState, PeerId,
 };
 use crate::{
     io::BatchBuffer,
-    log::{AppendError, ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter},
+    log::{AppendError, Appended, ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter},
 };
 
-/// Ticks of 30 ms; solo groups do not tick.
+/// Ticks of [`TICK_MS`]: an election after 300 to 600 ms.
 const ELECTION_TICKS: usize = 10;
 const HEARTBEAT_TICKS: usize = 2;
+/// Between two ticks of a group of several; a group of one does not tick.
+pub const TICK_MS: u64 = 30;
 
 /// Why a group did not take a command.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -28,23 +39,23 @@ pub enum GroupError {
     Raft(String),
 }
 
-/// What recovery knows of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovered {
-    pub state: GroupState,
-    /// Last entry that survived, and its term.
-    pub last_index: u64,
-    pub last_term: u64,
-}
-
 /// A committed entry, ready to be applied. An empty payload is Raft's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
     pub index: u64,
+    pub term: u64,
     pub payload: LogPosition,
     pub len: u32,
-    /// The entry is durable once the log's durable frontier is at or above this.
+    /// The entry is durable here once the log's durable frontier is at or above this.
     pub end: LogPosition,
+}
+
+/// What a group has ready for its engine.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub committed: Vec<Committed>,
+    /// To other nodes; see [`Group::encode`].
+    pub messages: Vec<Message>,
 }
 
 struct PendingReady {
@@ -52,6 +63,36 @@ struct PendingReady {
     end: LogPosition,
     /// A term or vote changed: durable, whatever the group answers at.
     hard: bool,
+    /// Leave once everything up to here is persisted.
+    messages: Vec<Message>,
+}
+
+/// What a follower told its leader.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    /// The leader's term.
+    term: u64,
+    /// Last index acknowledged in that term.
+    acknowledged: u64,
+    /// Last index reported durable in that term.
+    durable: u64,
+}
+
+fn item_demand(item: &ItemHeader) -> Boundary {
+    match item.sync {
+        true => Boundary::Durable,
+        false => Boundary::Written,
+    }
+}
+
+fn handle_of(item: &ItemHeader, appended: Appended, parts: &[&[u8]]) -> Handle {
+    Handle {
+        term: item.term,
+        payload: appended.payload,
+        len: parts.iter().map(|part| part.len()).sum::<usize>() as u32,
+        sync: item.sync,
+        end: appended.end,
+    }
 }
 
 /// One replica of a group.
@@ -67,43 +108,70 @@ pub struct Group {
     last_end: LogPosition,
     /// Term and vote as last appended.
     ballot: (u64, u64),
+    /// The commit that the log says.
+    stamped_commit: u64,
+    copies: Copies,
+    /// A weakening entry was proposed and is not applied yet.
+    weakening: bool,
+    told: Told,
+    /// Entries up to this one are durable here.
+    durable_index: u64,
+    /// Handed in, for election timeouts.
+    random: u64,
+    /// Term and role when the timeout was drawn.
+    drawn_for: (u64, StateRole),
+    /// What followers need and has to be read back.
+    fetching: Option<Wanted>,
 }
 
 impl Group {
-    /// A replica on what recovery found, everything up to `last_index` applied.
+    /// A replica on what recovery found, everything known as committed applied.
     /// The term never falls below the last entry's.
     ///
     /// # Errors
     /// Raft refused the configuration.
-    pub fn open(id: GroupId, recovered: &Recovered) -> Result<Self, GroupError> {
+    pub fn open(id: GroupId, recovered: &Recovered, random: u64) -> Result<Self, GroupError> {
         let state = &recovered.state;
-        let mut hard = HardState::default();
-        hard.set_term(state.term.max(recovered.last_term));
-        let vote_stands = state.term >= recovered.last_term;
-        hard.set_vote(if vote_stands { state.vote } else { 0 });
-        hard.set_commit(recovered.last_index);
-        let ballot = (hard.get_term(), hard.get_vote());
-        let storage = GroupStorage::new(
-            recovered.last_index,
-            recovered.last_term,
-            hard,
-            &state.voters,
+        let several = state.voters.len() > 1;
+        let (base, last) = (
+            (recovered.last_index, recovered.last_term),
+            recovered.last(),
         );
+        let commit = if several {
+            recovered.tail.known_commit().min(last.0)
+        } else {
+            base.0
+        };
+        let mut hard = HardState::default();
+        hard.set_term(state.term.max(last.1));
+        let vote_stands = state.term >= last.1;
+        hard.set_vote(if vote_stands { state.vote } else { 0 });
+        hard.set_commit(commit);
+        let ballot = (hard.get_term(), hard.get_vote());
+        let storage = if several {
+            let parts = recovered.tail.clone().into_parts();
+            let mut storage = GroupStorage::new(parts.base, hard, &state.voters, &[]);
+            storage.fill(parts.handles, commit, parts.payloads);
+            storage
+        } else {
+            GroupStorage::new(base, hard, &state.voters, &[])
+        };
         let config = Config {
             id: state.peer.0,
             election_tick: ELECTION_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
-            applied: recovered.last_index,
+            applied: commit,
             max_size_per_msg: 1 << 20,
             max_inflight_msgs: 256,
             check_quorum: true,
             pre_vote: true,
+            batch_append: true,
             ..Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raft = RawNode::new(&config, storage, &logger)
             .map_err(|error| GroupError::Raft(error.to_string()))?;
-        Ok(Group {
+        let mut group = Group {
             id,
             peer: state.peer,
             generation: state.generation,
@@ -114,7 +182,17 @@ impl Group {
             pending: VecDeque::new(),
             last_end: LogPosition::default(),
             ballot,
-        })
+            stamped_commit: commit,
+            copies: Copies::default(),
+            weakening: false,
+            told: Told::default(),
+            durable_index: last.0,
+            random: random ^ u64::from(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            drawn_for: (u64::MAX, StateRole::Follower),
+            fetching: None,
+        };
+        group.draw_timeout();
+        Ok(group)
     }
 
     pub fn id(&self) -> GroupId {
@@ -135,28 +213,106 @@ impl Group {
     }
 
     /// From now on the group answers at written. Called when the weakening
-    /// entry is applied, which in a group that answers at durable is when it
-    /// is durable.
+    /// entry is applied and durable here.
     pub fn weaken(&mut self) {
         self.answers_at = Boundary::Written;
+        self.weakening = false;
+    }
+
+    /// A weakening entry is about to be proposed: once a follower applied it, what
+    /// it acknowledges may be no more than written, whatever this replica applied.
+    pub fn will_weaken(&mut self) {
+        self.weakening = true;
+    }
+
+    /// More than one replica: it ticks, and talks to other nodes.
+    pub fn is_replicated(&self) -> bool {
+        self.voters.len() > 1
+    }
+
+    /// Voting replicas, this one included.
+    pub fn voters(&self) -> usize {
+        self.voters.len()
     }
 
     pub fn is_leader(&self) -> bool {
         self.raft.raft.state == StateRole::Leader
     }
 
-    /// Stands for election; a group of one leads at once. The election timeout
-    /// is set from `random`, so that Raft's own draw decides nothing.
+    pub fn term(&self) -> u64 {
+        self.raft.raft.term
+    }
+
+    /// The replica that leads, as far as this one knows.
+    pub fn leader(&self) -> Option<PeerId> {
+        let leader = self.raft.raft.leader_id;
+        (leader != 0).then_some(PeerId(leader))
+    }
+
+    pub(super) fn store(&self) -> &GroupStorage {
+        self.raft.store()
+    }
+
+    /// Stands for election; a group of one leads at once.
     ///
     /// # Errors
     /// Raft refused.
-    pub fn campaign(&mut self, random: u64) -> Result<(), GroupError> {
-        self.raft
-            .campaign()
-            .map_err(|error| GroupError::Raft(error.to_string()))?;
-        let timeout = ELECTION_TICKS + (random % ELECTION_TICKS as u64) as usize;
+    pub fn campaign(&mut self) -> Result<(), GroupError> {
+        let stood = self.raft.campaign();
+        self.draw_timeout();
+        stood.map_err(|error| GroupError::Raft(error.to_string()))
+    }
+
+    /// [`TICK_MS`] passed.
+    pub fn tick(&mut self) {
+        self.raft.tick();
+        self.draw_timeout();
+    }
+
+    /// Raft draws its own timeout in every reset; ours decides, so that a run is
+    /// the same again.
+    fn draw_timeout(&mut self) {
+        let now = (self.raft.raft.term, self.raft.raft.state);
+        if now == self.drawn_for {
+            return;
+        }
+        if now.1 == StateRole::Leader {
+            self.copies.begin();
+            self.weakening = false;
+        }
+        self.drawn_for = now;
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut drawn = self.random;
+        drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        drawn ^= drawn >> 31;
+        let timeout = ELECTION_TICKS + (drawn % ELECTION_TICKS as u64) as usize;
         self.raft.raft.set_randomized_election_timeout(timeout);
-        Ok(())
+    }
+
+    /// The link to that node is gone.
+    pub fn unreachable_node(&mut self, node: u32) {
+        let peers = self
+            .voters
+            .iter()
+            .filter(|peer| PeerId(**peer).node() == node);
+        for peer in peers {
+            self.raft.report_unreachable(*peer);
+        }
+    }
+
+    /// Hands leadership to the voter that is furthest; false when there is none.
+    pub fn hand_over(&mut self) -> bool {
+        let own = self.peer.0;
+        let progress = self.raft.raft.prs().iter();
+        let others = progress.filter(|(id, pr)| **id != own && pr.recent_active);
+        let best = others.max_by_key(|(id, pr)| (pr.matched, std::cmp::Reverse(**id)));
+        let Some(best) = best.map(|(id, _)| *id) else {
+            return false;
+        };
+        self.raft.transfer_leader(best);
+        true
     }
 
     /// Appends a command whose payload is `parts` back to back, and proposes
@@ -170,15 +326,17 @@ impl Group {
         parts: &[&[u8]],
         demand: Boundary,
     ) -> Result<u64, GroupError> {
-        if !self.is_leader() {
+        if !self.is_leader() || self.raft.raft.lead_transferee.is_some() {
             return Err(GroupError::NotLeader(self.id));
         }
         let index = self.raft.raft.raft_log.last_index() + 1;
-        if index > self.raft.store().last() + 1 {
+        if index > self.store().last() + 1 {
             // Raft's own empty entry of this term is not in the log yet: `pump` first.
             return Err(GroupError::NotLeader(self.id));
         }
-        let handle = self.append_entry(log, index, parts, demand)?;
+        let item = self.entry_item((index, self.term()), demand);
+        let appended = log.append(item, parts, item_demand(&item))?;
+        let handle = handle_of(&item, appended, parts);
         self.raft
             .propose(Vec::new(), Vec::new())
             .map_err(|error| GroupError::Raft(error.to_string()))?;
@@ -187,31 +345,133 @@ impl Group {
         Ok(index)
     }
 
-    fn append_entry<B: BatchBuffer>(
-        &self,
-        log: &mut LogWriter<B>,
-        index: u64,
-        parts: &[&[u8]],
-        demand: Boundary,
-    ) -> Result<Handle, GroupError> {
-        let term = self.raft.raft.term;
-        // What Raft counts as persisted is demanded at least.
-        let demand = demand.max(self.answers_at);
-        let item = ItemHeader {
+    fn entry_item(&self, (index, term): (u64, u64), demand: Boundary) -> ItemHeader {
+        ItemHeader {
             kind: ItemKind::Entry,
             group: self.id.0,
             term,
             index,
-            sync: demand == Boundary::Durable,
+            // What Raft counts as persisted is demanded at least.
+            sync: demand.max(self.answers_at) == Boundary::Durable,
+        }
+    }
+
+    /// Takes a message of another replica of the group. Its entries are appended
+    /// in the same call, out of the frame.
+    ///
+    /// # Errors
+    /// Why it was not taken: as if it had been lost.
+    pub fn step<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        message: &RaftMessage<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<(), GroupError> {
+        let mut bytes = 0;
+        for entry in message.entries.iter() {
+            bytes += entry.payload.len() as u64;
+        }
+        if bytes > 0 {
+            log.admits(bytes)?;
+        }
+        let refused = |reason: &str| Err(GroupError::Raft(reason.to_owned()));
+        let Some(mut raft) = self.checked(message) else {
+            return refused("the message contradicts this replica's log");
         };
-        let appended = log.append(item, parts, demand)?;
-        let len = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
-        Ok(Handle {
-            term,
-            payload: appended.payload,
-            len,
-            end: appended.end,
+        if raft.get_msg_type() == MessageType::MsgHeartbeat {
+            // A log that went backwards must not be told of a commit behind its end.
+            raft.commit = raft.commit.min(self.raft.raft.raft_log.last_index());
+        }
+        self.raft
+            .step(raft)
+            .map_err(|error| GroupError::Raft(error.to_string()))?;
+        self.draw_timeout();
+        self.count_copies();
+        let mut entries = message.entries.iter();
+        while self.pump_with(log, &mut entries, outcome)? {}
+        Ok(())
+    }
+
+    /// What Raft would panic at is not handed to it.
+    fn checked(&self, message: &RaftMessage<'_>) -> Option<Message> {
+        let head = &message.head;
+        let log = &self.raft.raft.raft_log;
+        let known = self.voters.contains(&head.from) && head.to == self.peer.0;
+        if !known || head.generation != self.generation {
+            return None;
+        }
+        if head.kind == RaftKind::AppendResponse && !head.reject && head.index > log.last_index() {
+            return None;
+        }
+        let (mut index, mut term) = (head.index, head.log_term);
+        for entry in message.entries.iter() {
+            if entry.index != index + 1 || entry.term < term || entry.term > head.term {
+                return None;
+            }
+            (index, term) = (entry.index, entry.term);
+            let replaces = index <= log.committed && log.term(index).is_ok_and(|it| it != term);
+            if replaces {
+                return None;
+            }
+        }
+        messages::to_raft(message)
+    }
+
+    /// Counts what Raft knows of the other voters. What they acknowledged is
+    /// durable only where the group is known to answer at durable: an earlier
+    /// leader's weakening may still be on its way to being applied.
+    fn count_copies(&mut self) {
+        if !self.is_leader() {
+            return;
+        }
+        let own_term = self.last_applied().1 == self.term();
+        let both = self.answers_at == Boundary::Durable && own_term && !self.weakening;
+        let (own, progress) = (self.peer.0, self.raft.raft.prs());
+        for peer in self.voters.iter().filter(|peer| **peer != own) {
+            let matched = progress.get(*peer).map_or(0, |progress| progress.matched);
+            self.copies.matched(*peer, matched, both);
+        }
+    }
+
+    /// A follower's report of how far it is durable. Of another term than this
+    /// leadership's it means nothing.
+    pub fn durable_report(&mut self, report: &DurableReport) {
+        let current = report.term == self.term() && report.generation == self.generation;
+        if self.is_leader() && current && report.to == self.peer.0 {
+            self.copies.durable(report.from, report.index);
+        }
+    }
+
+    /// The report that this follower owes its leader, if there is something new.
+    pub fn take_report(&mut self) -> Option<DurableReport> {
+        let leader = self.leader()?;
+        if self.is_leader() || self.answers_at == Boundary::Durable || self.told.term != self.term()
+        {
+            return None;
+        }
+        let index = self.durable_index.min(self.told.acknowledged);
+        if index <= self.told.durable {
+            return None;
+        }
+        self.told.durable = index;
+        Some(DurableReport {
+            group: self.id.0,
+            generation: self.generation,
+            from: self.peer.0,
+            to: leader.0,
+            term: self.term(),
+            index,
         })
+    }
+
+    /// The index that this many other voters have reached.
+    pub fn others_reached(&self, boundary: Boundary, others: usize) -> u64 {
+        self.copies.reached(boundary, others)
+    }
+
+    /// How many voters have reached `index`, this one counted as one of them.
+    pub fn copies_of(&self, boundary: Boundary, index: u64) -> usize {
+        1 + self.copies.count(boundary, index)
     }
 
     /// Takes what Raft has ready: appends what is not in the log yet, and
@@ -222,7 +482,16 @@ impl Group {
     pub fn pump<B: BatchBuffer>(
         &mut self,
         log: &mut LogWriter<B>,
-        committed: &mut Vec<Committed>,
+        outcome: &mut Outcome,
+    ) -> Result<bool, GroupError> {
+        self.pump_with(log, &mut std::iter::empty(), outcome)
+    }
+
+    fn pump_with<'e, B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        incoming: &mut impl Iterator<Item = Entry<'e>>,
+        outcome: &mut Outcome,
     ) -> Result<bool, GroupError> {
         if !self.raft.has_ready() {
             return Ok(false);
@@ -230,16 +499,10 @@ impl Group {
         let mut ready = self.raft.ready();
         let mut end = self.last_end;
         for entry in ready.entries() {
-            let known = self.raft.store().get(entry.get_index());
-            let handle = match known {
-                Some(handle) if handle.term == entry.get_term() => *handle,
-                // Raft's own empty entry of a new term: durable, see "barrier of a new leader".
-                _ => {
-                    let index = entry.get_index();
-                    let handle = self.append_entry(log, index, &[], Boundary::Durable)?;
-                    self.raft.mut_store().push(index, handle);
-                    handle
-                }
+            let of = (entry.get_index(), entry.get_term());
+            let handle = match self.handle(of.0, of.1) {
+                Some(handle) => *handle,
+                None => self.append_new(log, of, incoming)?,
             };
             end = end.max(handle.end);
         }
@@ -250,15 +513,78 @@ impl Group {
             end = end.max(self.append_state(log, ballot)?);
             self.ballot = ballot;
         }
+        if !ready.entries().is_empty() {
+            self.stamp_commit(log)?;
+        }
         self.last_end = end;
-        self.push_committed(&ready.take_committed_entries(), committed);
+        self.push_committed(&ready.take_committed_entries(), &mut outcome.committed);
+        let mut messages = ready.take_persisted_messages();
+        let at_once = ready.take_messages();
+        // R7: no message leaves before the term and vote it was made under are durable.
+        let ballot_pending = hard || self.pending.iter().any(|ready| ready.hard);
+        if ballot_pending {
+            messages.extend(at_once);
+        } else {
+            outcome.messages.extend(at_once);
+        }
         self.pending.push_back(PendingReady {
             number: ready.number(),
             end,
             hard,
+            messages,
         });
         self.raft.advance_append_async(ready);
         Ok(true)
+    }
+
+    /// Appends an entry that came in, or Raft's own empty entry of a new term.
+    fn append_new<'e, B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        (index, term): (u64, u64),
+        incoming: &mut impl Iterator<Item = Entry<'e>>,
+    ) -> Result<Handle, GroupError> {
+        let came = incoming.find(|entry| entry.index == index);
+        let (payload, sync) = match &came {
+            Some(entry) => (entry.payload, entry.sync),
+            // Durable, see "barrier of a new leader".
+            None => (&[][..], true),
+        };
+        let demand = match sync {
+            true => Boundary::Durable,
+            false => Boundary::Written,
+        };
+        let item = self.entry_item((index, term), demand);
+        // Raft has it already: it was admitted with its message.
+        let appended = log.append_admitted(item, &[payload], item_demand(&item))?;
+        let handle = handle_of(&item, appended, &[payload]);
+        if index <= self.store().last() {
+            // A tail is replaced: nothing of it counts any more.
+            self.durable_index = self.durable_index.min(index - 1);
+            self.told.acknowledged = self.told.acknowledged.min(index - 1);
+            self.told.durable = self.told.durable.min(index - 1);
+        }
+        self.raft.mut_store().push(index, handle);
+        Ok(handle)
+    }
+
+    /// Says in the log how far the group is committed, so that recovery need not
+    /// hold everything back.
+    fn stamp_commit<B: BatchBuffer>(&mut self, log: &mut LogWriter<B>) -> Result<(), GroupError> {
+        let commit = self.raft.raft.raft_log.committed;
+        if !self.is_replicated() || commit <= self.stamped_commit {
+            return Ok(());
+        }
+        let item = ItemHeader {
+            kind: ItemKind::Commit,
+            group: self.id.0,
+            term: self.term(),
+            index: commit,
+            sync: false,
+        };
+        log.append(item, &[], Boundary::Written)?;
+        self.stamped_commit = commit;
+        Ok(())
     }
 
     fn append_state<B: BatchBuffer>(
@@ -299,11 +625,12 @@ impl Group {
     fn push_committed(&self, entries: &[raft::eraftpb::Entry], committed: &mut Vec<Committed>) {
         for entry in entries {
             let index = entry.get_index();
-            let Some(handle) = self.raft.store().get(index) else {
+            let Some(handle) = self.store().get(index) else {
                 continue;
             };
             committed.push(Committed {
                 index,
+                term: handle.term,
                 payload: handle.payload,
                 len: handle.len,
                 end: handle.end,
@@ -313,7 +640,7 @@ impl Group {
 
     /// Tells Raft what has reached the boundary this group answers at. True
     /// when that may have made something ready.
-    pub fn persisted(&mut self, frontiers: &LogFrontiers) -> bool {
+    pub fn persisted(&mut self, frontiers: &LogFrontiers, outcome: &mut Outcome) -> bool {
         let mut last = None;
         while let Some(ready) = self.pending.front() {
             let boundary = if ready.hard {
@@ -329,7 +656,15 @@ impl Group {
                 break;
             }
             last = Some(ready.number);
-            self.pending.pop_front();
+            if let Some(ready) = self.pending.pop_front() {
+                for message in ready.messages {
+                    self.note_told(&message);
+                    outcome.messages.push(message);
+                }
+            }
+        }
+        if self.is_replicated() {
+            self.advance_durable(frontiers.durable_next);
         }
         if let Some(number) = last {
             self.raft.on_persist_ready(number);
@@ -337,30 +672,146 @@ impl Group {
         last.is_some()
     }
 
-    /// Everything up to `index` was applied; its handles are forgotten.
+    fn advance_durable(&mut self, durable_next: LogPosition) {
+        let is_durable = |handle: &Handle| handle.end <= durable_next;
+        while self
+            .store()
+            .get(self.durable_index + 1)
+            .is_some_and(is_durable)
+        {
+            self.durable_index += 1;
+        }
+    }
+
+    /// Durable reports go no further than what was acknowledged to this leader in
+    /// this term.
+    fn note_told(&mut self, message: &Message) {
+        if message.get_msg_type() != MessageType::MsgAppendResponse || message.reject {
+            return;
+        }
+        if message.term < self.told.term {
+            return;
+        }
+        if self.told.term != message.term {
+            self.told = Told {
+                term: message.term,
+                ..Told::default()
+            };
+        }
+        self.told.acknowledged = self.told.acknowledged.max(message.index);
+    }
+
+    /// Appends one of [`Outcome::messages`] to a link's output.
+    pub fn encode<B: BatchBuffer>(&self, log: &LogWriter<B>, message: &Message, out: &mut Vec<u8>) {
+        messages::encode(self, log, message, out);
+    }
+
+    /// Calls `visit` with an entry's payload, piece by piece, if it is in memory.
+    pub fn visit_entry<B: BatchBuffer>(
+        &self,
+        log: &LogWriter<B>,
+        index: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> bool {
+        let handle = self.store().get(index);
+        handle.is_some_and(|handle| self.visit_payload(log, index, handle, visit))
+    }
+
+    /// Everything up to `index` was applied.
     pub fn applied(&mut self, index: u64) {
         self.raft.advance_apply_to(index);
-        self.raft.mut_store().release(index);
+        self.raft.mut_store().apply(index);
+        if self.is_replicated() {
+            self.count_copies();
+        }
+    }
+
+    /// Payloads at or above are in the log's buffers.
+    pub fn set_cached_from(&mut self, position: LogPosition) {
+        self.raft.mut_store().set_cached_from(position);
+    }
+
+    /// The ring below `position` is let go: what stood there cannot be sent.
+    pub fn trim_below(&mut self, position: LogPosition) {
+        self.raft.mut_store().trim_below(position);
+    }
+
+    /// Index of the last entry, committed or not.
+    pub fn last_index(&self) -> u64 {
+        self.raft.raft.raft_log.last_index()
+    }
+
+    /// Entries that are not applied yet.
+    pub fn unapplied(&self) -> u64 {
+        self.last_index().saturating_sub(self.last_applied().0)
+    }
+
+    /// Entries a follower needs that must be read back: index, place and length.
+    pub fn wanted(&mut self) -> Vec<(u64, LogPosition, u32)> {
+        if let Some(wanted) = self.store().take_wanted() {
+            self.fetching = Some(wanted);
+        }
+        let Some(wanted) = self.fetching else {
+            return Vec::new();
+        };
+        let mut bytes = 0;
+        let mut entries = Vec::new();
+        for index in wanted.low..wanted.high {
+            let Some(handle) = self.store().get(index) else {
+                break;
+            };
+            bytes += u64::from(handle.len);
+            entries.push((index, handle.payload, handle.len));
+            if bytes >= 1 << 20 {
+                break;
+            }
+        }
+        entries
+    }
+
+    /// What [`Group::wanted`] named is at hand: Raft tries again.
+    pub fn fetched(&mut self, payloads: Vec<(u64, Vec<u8>)>) {
+        self.fetching = None;
+        for (index, payload) in payloads {
+            self.raft.mut_store().put_at_hand(index, payload);
+        }
+        // Any follower that is behind: the wish does not say whose it was.
+        let (last, own) = (self.raft.raft.raft_log.last_index(), self.peer.0);
+        let progress = self.raft.raft.prs().iter();
+        let is_behind = progress.filter(|(id, pr)| **id != own && pr.next_idx <= last);
+        let mut behind: Vec<u64> = is_behind.map(|(id, _)| *id).collect();
+        // Raft's map is seeded at random: its order must not show.
+        behind.sort_unstable();
+        for peer in behind {
+            self.raft.raft.send_append(peer);
+        }
     }
 
     /// Place of the oldest payload that is still to be applied.
     pub fn first_unapplied(&self) -> Option<LogPosition> {
-        self.raft.store().first_payload()
+        self.store().first_payload()
     }
 
     /// Where the oldest entry that is still to be applied begins, payload or not.
     pub fn first_unapplied_place(&self) -> Option<LogPosition> {
-        self.raft.store().first_place()
+        self.store().first_place()
     }
 
     /// Index and term of the last applied entry.
     pub fn last_applied(&self) -> (u64, u64) {
-        self.raft.store().base()
+        self.store().applied()
     }
 
-    /// True when every entry appended here was committed and handed out.
+    /// Everything this replica knows as committed is applied, and a leader is known.
+    pub fn is_current(&self) -> bool {
+        let log = &self.raft.raft.raft_log;
+        self.raft.raft.leader_id != 0 && log.applied >= log.committed
+    }
+
+    /// Alone: every entry appended here was committed and handed out. One of
+    /// several: what it answered is persisted; the others may have the rest.
     pub fn is_settled(&self) -> bool {
         let log = &self.raft.raft.raft_log;
-        self.pending.is_empty() && log.applied == log.last_index()
+        self.pending.is_empty() && (self.is_replicated() || log.applied == log.last_index())
     }
 }

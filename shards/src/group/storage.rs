@@ -1,6 +1,14 @@
 //! What Raft may ask of the log: terms and empty entries, from memory.
+//!
+//! 1. Handles are contiguous: from behind the base to the last entry.
+//! 2. What is not applied yet keeps its handle; of what is applied a group of
+//!    several keeps some, for followers that are behind.
+//! 3. A payload in `at_hand` is the one that the handle of its index names.
 
-use std::collections::VecDeque;
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, VecDeque},
+};
 
 use raft::{
     eraftpb::{ConfState, Entry, HardState, Snapshot},
@@ -9,33 +17,79 @@ use raft::{
 
 use crate::log::LogPosition;
 
+/// Applied entries whose handles are kept for followers that are behind.
+const KEPT_ENTRIES: u64 = 16 << 10;
+/// Payload bytes that one message to a follower carries, about.
+const MESSAGE_BYTES: u64 = 1 << 20;
+
 /// An entry's handle: where its payload is, and when it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handle {
     pub term: u64,
     pub payload: LogPosition,
     pub len: u32,
+    /// Somebody waits for it at durable.
+    pub sync: bool,
     pub end: LogPosition,
 }
 
-/// Handles of the entries from the last applied one (exclusive) to the last.
+/// Entries that a follower needs and whose bytes left the tail cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub low: u64,
+    pub high: u64,
+}
+
+/// Handles of the last entries.
 pub(super) struct GroupStorage {
     /// Index and term in front of the first handle.
     base_index: u64,
     base_term: u64,
     handles: VecDeque<Handle>,
+    /// Index and term of the last applied entry.
+    applied: (u64, u64),
     initial: RaftState,
+    /// Payloads that are in memory beside the log's own buffers.
+    at_hand: BTreeMap<u64, Vec<u8>>,
+    /// Payloads from this place on are in the log's buffers.
+    cached_from: LogPosition,
+    /// Read back for a follower, as asked last.
+    wanted: Cell<Option<Wanted>>,
+    /// Where entries are kept for others.
+    keeps: bool,
 }
 
 impl GroupStorage {
-    pub(super) fn new(base_index: u64, base_term: u64, hard: HardState, voters: &[u64]) -> Self {
-        let membership = ConfState::from((voters.to_vec(), Vec::new()));
+    /// Nothing but the base, which is applied.
+    pub(super) fn new(base: (u64, u64), hard: HardState, voters: &[u64], learners: &[u64]) -> Self {
+        let membership = ConfState::from((voters.to_vec(), learners.to_vec()));
         GroupStorage {
-            base_index,
-            base_term,
+            base_index: base.0,
+            base_term: base.1,
             handles: VecDeque::new(),
+            applied: base,
             initial: RaftState::new(hard, membership),
+            at_hand: BTreeMap::new(),
+            cached_from: LogPosition(0),
+            wanted: Cell::new(None),
+            keeps: voters.len() + learners.len() > 1,
         }
+    }
+
+    /// What recovery found behind the base, applied up to `applied`, and the
+    /// payloads of what is not.
+    pub(super) fn fill(
+        &mut self,
+        handles: VecDeque<Handle>,
+        applied: u64,
+        at_hand: BTreeMap<u64, Vec<u8>>,
+    ) {
+        self.handles = handles;
+        self.applied = match self.get(applied) {
+            Some(handle) => (applied, handle.term),
+            None => (self.base_index, self.base_term),
+        };
+        self.at_hand = at_hand;
     }
 
     pub(super) fn last(&self) -> u64 {
@@ -47,6 +101,7 @@ impl GroupStorage {
         debug_assert!(index > self.base_index && index <= self.last() + 1);
         self.handles
             .truncate((index - self.base_index - 1) as usize);
+        self.at_hand.split_off(&index);
         self.handles.push_back(handle);
     }
 
@@ -55,31 +110,89 @@ impl GroupStorage {
         self.handles.get(at as usize)
     }
 
-    /// Place of the oldest entry that is kept, one with a payload.
+    /// Entries that are not applied, with their indexes.
+    fn unapplied(&self) -> impl Iterator<Item = (u64, &Handle)> {
+        let skip = self.applied.0.saturating_sub(self.base_index);
+        let first = self.base_index + skip + 1;
+        (first..).zip(self.handles.iter().skip(skip as usize))
+    }
+
+    /// Place of the oldest payload that is to be applied and read from the log's buffers.
     pub(super) fn first_payload(&self) -> Option<LogPosition> {
-        let first = self.handles.iter().find(|handle| handle.len > 0);
-        first.map(|handle| handle.payload)
+        let in_log =
+            |(index, handle): &(u64, &Handle)| handle.len > 0 && !self.at_hand.contains_key(index);
+        let first = self.unapplied().find(in_log);
+        first.map(|(_, handle)| handle.payload)
     }
 
-    /// Place of the oldest entry that is kept.
+    /// Place of the oldest entry that is not applied.
     pub(super) fn first_place(&self) -> Option<LogPosition> {
-        self.handles.front().map(|handle| handle.payload)
+        self.unapplied().next().map(|(_, handle)| handle.payload)
     }
 
-    /// Index and term of the last entry that was forgotten.
-    pub(super) fn base(&self) -> (u64, u64) {
-        (self.base_index, self.base_term)
+    /// Index and term of the last applied entry.
+    pub(super) fn applied(&self) -> (u64, u64) {
+        self.applied
     }
 
-    /// Forgets handles up to `index`: they are applied.
-    pub(super) fn release(&mut self, index: u64) {
-        while self.base_index < index {
-            let Some(handle) = self.handles.pop_front() else {
-                return;
-            };
-            self.base_index += 1;
-            self.base_term = handle.term;
+    /// Everything up to `index` is applied.
+    pub(super) fn apply(&mut self, index: u64) {
+        if let Some(handle) = self.get(index) {
+            self.applied = (index, handle.term);
         }
+        let keep = if self.keeps { KEPT_ENTRIES } else { 0 };
+        while self.base_index + keep < self.applied.0 && self.forget_first() {}
+        if !self.at_hand.is_empty() {
+            self.at_hand = self.at_hand.split_off(&(self.applied.0 + 1));
+        }
+    }
+
+    /// Forgets applied entries that stand below `position`: their place is let go.
+    pub(super) fn trim_below(&mut self, position: LogPosition) {
+        while self.base_index < self.applied.0
+            && self
+                .handles
+                .front()
+                .is_some_and(|handle| handle.payload < position)
+        {
+            if !self.forget_first() {
+                return;
+            }
+        }
+    }
+
+    fn forget_first(&mut self) -> bool {
+        let Some(handle) = self.handles.pop_front() else {
+            return false;
+        };
+        self.base_index += 1;
+        self.base_term = handle.term;
+        self.at_hand.remove(&self.base_index);
+        true
+    }
+
+    /// The payload, if it is in memory beside the log's buffers.
+    pub(super) fn payload_at_hand(&self, index: u64) -> Option<&[u8]> {
+        self.at_hand.get(&index).map(Vec::as_slice)
+    }
+
+    /// Keeps a payload that was read back for a follower.
+    pub(super) fn put_at_hand(&mut self, index: u64, payload: Vec<u8>) {
+        self.at_hand.insert(index, payload);
+    }
+
+    /// Payloads at or above are in the log's buffers.
+    pub(super) fn set_cached_from(&mut self, position: LogPosition) {
+        self.cached_from = position;
+    }
+
+    /// What a follower needs that is not in memory, once.
+    pub(super) fn take_wanted(&self) -> Option<Wanted> {
+        self.wanted.take()
+    }
+
+    fn is_at_hand(&self, index: u64, handle: &Handle) -> bool {
+        handle.len == 0 || handle.payload >= self.cached_from || self.at_hand.contains_key(&index)
     }
 }
 
@@ -93,22 +206,37 @@ impl Storage for GroupStorage {
         low: u64,
         high: u64,
         _max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> Result<Vec<Entry>> {
         if low <= self.base_index {
             return Err(Error::Store(StorageError::Compacted));
         }
-        (low..high)
-            .map(|index| {
-                let handle = self
-                    .get(index)
-                    .ok_or(Error::Store(StorageError::Unavailable))?;
-                let mut entry = Entry::default();
-                entry.set_index(index);
-                entry.set_term(handle.term);
-                Ok(entry)
-            })
-            .collect()
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for index in low..high {
+            let handle = self
+                .get(index)
+                .ok_or(Error::Store(StorageError::Unavailable))?;
+            if context.can_async() {
+                // For a follower: as much as one message carries, and in memory.
+                if bytes >= MESSAGE_BYTES {
+                    break;
+                }
+                bytes += u64::from(handle.len);
+                if !self.is_at_hand(index, handle) {
+                    if !entries.is_empty() {
+                        break;
+                    }
+                    self.wanted.set(Some(Wanted { low, high }));
+                    return Err(Error::Store(StorageError::LogTemporarilyUnavailable));
+                }
+            }
+            let mut entry = Entry::default();
+            entry.set_index(index);
+            entry.set_term(handle.term);
+            entries.push(entry);
+        }
+        Ok(entries)
     }
 
     fn term(&self, index: u64) -> Result<u64> {

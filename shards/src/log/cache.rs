@@ -47,6 +47,11 @@ impl<B: BatchBuffer> TailCache<B> {
         self.bytes
     }
 
+    /// Where the oldest batch begins.
+    pub(super) fn start(&self) -> Option<LogPosition> {
+        self.batches.front().map(|batch| batch.start)
+    }
+
     /// Adds the batch that follows the newest one.
     pub(super) fn push(&mut self, start: LogPosition, allocated: u64, buffer: Rc<B>) {
         let end = LogPosition(start.0 + buffer.bytes().len() as u64);

@@ -44,6 +44,9 @@ pub enum ItemKind {
     Entry = 1,
     /// A group's term, vote, membership, generation: payload is the group layer's.
     GroupState = 2,
+    /// Entries of the group up to `index` are committed; no payload. Only in logs
+    /// of a cluster.
+    Commit = 3,
 }
 
 impl ItemKind {
@@ -51,6 +54,7 @@ impl ItemKind {
         match raw {
             1 => Some(ItemKind::Entry),
             2 => Some(ItemKind::GroupState),
+            3 => Some(ItemKind::Commit),
             _ => None,
         }
     }

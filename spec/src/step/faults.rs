@@ -62,7 +62,9 @@ fn go_dark(world: &World, state: &mut State, id: usize) {
     lose_memory(state, id);
     let node = &mut state.nodes[id];
     node.on = false;
-    node.cut(node.durable_next);
+    node.log = node.synced;
+    node.cut(node.log.len());
+    (node.written_next, node.durable_next) = (node.log.len(), node.log.len());
     node.term = node.durable_term;
     node.vote = node.durable_vote;
     if !world.keeps(Rule::R7Fence) {
@@ -93,7 +95,7 @@ pub fn process_crash(world: &World, state: &mut State, id: usize) {
     let node = &mut state.nodes[id];
     node.cut(node.written_next);
     // The surviving tail is synced before anything is told of it.
-    node.durable_next = node.written_next;
+    node.sync();
     if !world.keeps(Rule::R7Fence) {
         node.fenced = false;
     }
@@ -151,6 +153,7 @@ fn harm(state: &mut State, id: usize, keeps: u8, harm: Harm) {
     node.on = false;
     node.harm = harm;
     node.cut(keeps);
+    node.sync();
     node.term = node.log.last().0.max(1).min(node.durable_term);
     node.vote = crate::state::NONE;
     (node.durable_term, node.durable_vote) = (node.term, node.vote);

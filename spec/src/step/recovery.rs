@@ -46,7 +46,11 @@ fn rebuilt(state: &State) -> usize {
 fn may_order(world: &World, state: &State) -> bool {
     let group0 = &state.group0;
     let waits = rebuilt(state) < state.majority() && world.keeps(Rule::R6Second);
-    let few = !state.ids().any(|n| trusted(state, n) && may_lead(state, n));
+    let few = if world.keeps(Rule::R6Trigger) {
+        !state.ids().any(|n| trusted(state, n) && may_lead(state, n))
+    } else {
+        state.ids().filter(|n| trusted(state, *n)).count() < state.majority()
+    };
     !group0.collecting && group0.generation < world.scope.generations && few && !waits
 }
 
@@ -135,7 +139,7 @@ pub fn collect(world: &World, state: &mut State, id: usize) {
     }
     if world.keeps(Rule::R6Sync) {
         node.written_next = node.log.len();
-        node.durable_next = node.log.len();
+        node.sync();
     }
     let counts = node.kept || !world.keeps(Rule::R6Kept);
     state.group0.answers[id] = Some(Answer {
@@ -171,7 +175,8 @@ fn start(world: &World, state: &mut State, id: usize) {
     node.generation = group0.generation;
     node.log = group0.base;
     let len = node.log.len();
-    (node.written_next, node.durable_next) = (len, len);
+    node.written_next = len;
+    node.sync();
     (node.commit_next, node.conf_next) = (len, len);
     node.term = group0.base_term;
     node.vote = NONE;

@@ -183,7 +183,7 @@ pub fn keep_promise(world: &World, node: &mut crate::state::Node) {
 
 pub fn sync(world: &World, state: &mut State, id: usize) {
     let node = &mut state.nodes[id];
-    node.durable_next = node.written_next;
+    node.sync();
     node.durable_term = node.term;
     node.durable_vote = node.vote;
     if node.role == Role::Leader {

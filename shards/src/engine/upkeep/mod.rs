@@ -397,6 +397,9 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         self.log.release_below(free);
+        for slot in self.groups.values_mut() {
+            slot.group.trim_below(free);
+        }
     }
 
     fn remove_dead_packs(&mut self) {

@@ -11,11 +11,8 @@ use crate::{
         core::Map,
         partition::{PartitionKey, PartitionSlot},
     },
-    group::{GroupId, GroupState, GroupStateError, Recovered},
-    log::{
-        bytes::{get_u32, get_u64},
-        LogPosition,
-    },
+    group::{GroupId, GroupState, GroupStateError, Recovered, Tail},
+    log::bytes::{get_u32, get_u64},
     state::{
         meta::MetaState,
         queue::{Partition, RestoreError},
@@ -131,6 +128,7 @@ fn read_group(payload: &[u8]) -> Result<(u32, Recovered), RestoreFailure> {
         state,
         last_index,
         last_term,
+        tail: Tail::new(last_index, last_term),
     };
     Ok((group, recovered))
 }
@@ -153,7 +151,6 @@ fn read_partition(payload: &[u8]) -> Option<Result<PartitionSlot, RestoreError>>
     slot.machine = machine;
     slot.losses = losses;
     slot.covered = covered;
-    slot.begun = LogPosition(0);
     Some(Ok(slot))
 }
 

@@ -170,7 +170,21 @@ impl<B: BatchBuffer> LogWriter<B> {
         parts: &[&[u8]],
         demand: Boundary,
     ) -> Result<Appended, AppendError> {
-        let total = self.admit(&item, parts)?;
+        self.admit(&item, parts)?;
+        self.append_admitted(item, parts, demand)
+    }
+
+    /// As [`LogWriter::append`], for what [`LogWriter::admits`] took already.
+    ///
+    /// # Errors
+    /// The log is latched, or the item longer than any log takes.
+    pub fn append_admitted(
+        &mut self,
+        item: ItemHeader,
+        parts: &[&[u8]],
+        demand: Boundary,
+    ) -> Result<Appended, AppendError> {
+        let total = self.checked_len(parts)?;
         let mut source = PartCursor { parts, offset: 0 };
         let mut start = 0u32;
         let mut place = None;
@@ -204,6 +218,22 @@ impl<B: BatchBuffer> LogWriter<B> {
             }
             link_from = Some(end);
         }
+    }
+
+    /// Whether items of so many payload bytes together, another node's, would be
+    /// taken: they come all or not at all.
+    ///
+    /// # Errors
+    /// As [`LogWriter::append`] of one item of that length.
+    pub fn admits(&self, bytes: u64) -> Result<(), AppendError> {
+        if self.latch.is_some() {
+            return Err(AppendError::Latched);
+        }
+        if self.is_beyond(bytes) {
+            let bytes = self.backlog_bytes();
+            return Err(AppendError::Backlog { bytes });
+        }
+        Ok(())
     }
 
     /// Makes the log durable up to `position` without waiting for the timer.
@@ -349,7 +379,7 @@ impl<B: BatchBuffer> LogWriter<B> {
     /// a group says of itself (its state, the empty entry of a leadership) is
     /// never refused for room: it is short and rare, and a group that was
     /// refused it would not serve any more.
-    fn admit(&self, item: &ItemHeader, parts: &[&[u8]]) -> Result<u32, AppendError> {
+    fn checked_len(&self, parts: &[&[u8]]) -> Result<u32, AppendError> {
         if self.latch.is_some() {
             return Err(AppendError::Latched);
         }
@@ -357,17 +387,27 @@ impl<B: BatchBuffer> LogWriter<B> {
         let len = u32::try_from(total)
             .ok()
             .filter(|len| *len <= MAX_ITEM_BYTES);
-        let len = len.ok_or(AppendError::TooLarge { bytes: total })?;
-        let bytes = self.backlog_bytes();
+        len.ok_or(AppendError::TooLarge { bytes: total })
+    }
+
+    fn admit(&self, item: &ItemHeader, parts: &[&[u8]]) -> Result<(), AppendError> {
+        let len = self.checked_len(parts)?;
         let own = len == 0 || item.kind == ItemKind::GroupState;
+        if !own && self.is_beyond(u64::from(len)) {
+            let bytes = self.backlog_bytes();
+            return Err(AppendError::Backlog { bytes });
+        }
+        Ok(())
+    }
+
+    /// So many more payload bytes are beyond what may wait to be written.
+    fn is_beyond(&self, total: u64) -> bool {
+        let bytes = self.backlog_bytes();
         let end = self.appended().0.saturating_add(total);
         let bound = self.segments.admits_below(self.geometry);
         let beyond = bound.is_some_and(|bound| end > bound.0);
         let many = bytes.saturating_add(total) > self.backlog_bound;
-        if !own && bytes > 0 && (many || beyond) {
-            return Err(AppendError::Backlog { bytes });
-        }
-        Ok(len)
+        bytes > 0 && (many || beyond)
     }
 
     /// The open batch, or a new one if it is full, and how many of `left`

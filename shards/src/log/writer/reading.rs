@@ -57,6 +57,11 @@ impl<B: BatchBuffer> LogWriter<B> {
         self.cache.set_floor(position);
     }
 
+    /// Everything at or above stands in memory.
+    pub fn cached_from(&self) -> LogPosition {
+        self.cache.start().unwrap_or(self.submitted)
+    }
+
     /// Memory the tail cache holds, in bytes.
     pub fn cache_bytes(&self) -> u64 {
         self.cache.bytes()

@@ -203,6 +203,11 @@ impl MetaState {
         Box::new(ids.filter_map(|(_, id)| self.queues.get(id)))
     }
 
+    /// The id that the next queue gets: every one below was given out.
+    pub fn next_queue_id(&self) -> u64 {
+        self.next_queue_id
+    }
+
     /// Number of queues.
     pub fn len(&self) -> usize {
         self.queues.len()

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use wire::vocabulary::SettleKind;
 
 use super::{
+    consumers::Consumers,
     delayed::Due,
     slots::{Slot, SlotState},
     AppendedRecord, Partition,
@@ -117,6 +118,12 @@ impl Partition {
         }
         self.mark.begin(self.slots.next_offset());
         self.redelivered = 0;
+    }
+
+    /// Leadership is lost: leases, consumers and credit go with it.
+    pub fn step_down(&mut self) {
+        self.finish_replay();
+        self.consumers = Consumers::default();
     }
 
     /// In a new generation: every record below `next` is of an older one and

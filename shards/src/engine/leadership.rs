@@ -1,0 +1,242 @@
+//! Leadership of groups that have replicas on several nodes: ticks, what becomes
+//! of those who wait when it is lost, and what a new leader owes.
+//!
+//! 1. What was proposed here and not confirmed when leadership is lost is unknown;
+//!    what was not proposed yet failed.
+//! 2. Leases, credit and gates are the leader's memory: they go with it. Whoever
+//!    consumed is told to connect again.
+//! 3. A leader serves once the empty entry of its term is durable on a majority.
+
+use std::collections::VecDeque;
+
+use wire::{
+    error::{ErrorCode, Outcome},
+    message::GoingAway,
+};
+
+use super::{
+    core::Engine,
+    deadlines::Late,
+    partition::PartitionKey,
+    turn::Deferred,
+    types::{ConnKey, Notice},
+};
+use crate::{
+    group::{GroupId, TICK_MS},
+    io::BatchBuffer,
+};
+
+/// Ticks made up for after a pause; more would only elect for nothing.
+const MOST_TICKS: u64 = 3;
+
+const MOVED: &str =
+    "leadership moved to another node before this was confirmed; it may or may not take effect";
+const MOVED_BEFORE: &str =
+    "leadership moved to another node; nothing was done: retry, any node passes it on";
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Groups have replicas on other nodes.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.config.nodes.len() > 1
+    }
+
+    /// Server time of the next tick; solo groups do not tick.
+    pub(super) fn tick_due_ms(&self) -> Option<u64> {
+        (self.is_cluster() && !self.latched).then_some(self.timers.tick_ms)
+    }
+
+    pub(super) fn fire_ticks(&mut self) {
+        let now = self.server_ms;
+        if self.tick_due_ms().is_none_or(|due| due > now) {
+            return;
+        }
+        let passed = (now - self.timers.tick_ms) / TICK_MS + 1;
+        self.timers.tick_ms += passed * TICK_MS;
+        for slot in self.groups.values_mut() {
+            for _ in 0..passed.min(MOST_TICKS) {
+                slot.group.tick();
+            }
+            if self.draining && slot.group.is_leader() {
+                slot.group.hand_over();
+            }
+            slot.dirty = true;
+        }
+    }
+
+    /// Nobody is there who could take over what this node leads.
+    pub(super) fn leads_with_others(&self) -> bool {
+        let linked = self.links.any_up();
+        linked
+            && self
+                .groups
+                .values()
+                .any(|slot| slot.group.is_leader() && slot.group.is_replicated())
+    }
+
+    /// Notes who leads the group now.
+    pub(super) fn watch_leadership(&mut self, id: u32) {
+        let Some(slot) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let leads = slot.group.is_leader().then(|| slot.group.term());
+        let before = std::mem::replace(&mut slot.leading, leads);
+        if before == leads {
+            return;
+        }
+        slot.serving = false;
+        if before.is_some() {
+            self.step_down(id);
+        }
+    }
+
+    /// Leadership of the group is lost: everything that is the leader's goes.
+    fn step_down(&mut self, id: u32) {
+        let mut late = Late::at(u64::MAX);
+        if let Some(slot) = self.groups.get_mut(&id) {
+            late.take_group(slot);
+            slot.origins.clear();
+            slot.clear_gates();
+        }
+        if id == GroupId::META.0 {
+            if let Some(meta) = self.meta.as_mut() {
+                meta.take_askers(&mut |asked| late.take(asked));
+                meta.waits.clear();
+            }
+        }
+        self.tell_late(late, ErrorCode::Unavailable, MOVED, MOVED);
+        let keys = self.keys_of_group(id);
+        self.fail_unproposed(id, &keys);
+        for key in &keys {
+            if let Some(slot) = self.partitions.get_mut(key) {
+                slot.machine.step_down();
+                slot.acknowledges.clear();
+                slot.settle_replies.clear();
+                slot.armed_ms = u64::MAX;
+            }
+        }
+        self.end_waits_of(&keys);
+        self.send_consumers_away(&keys);
+    }
+
+    /// Partitions of the group, in order.
+    pub(super) fn keys_of_group(&self, id: u32) -> Vec<PartitionKey> {
+        let slots = self.partitions.values();
+        let mut keys: Vec<PartitionKey> = slots
+            .filter(|slot| slot.group.0 == id)
+            .map(|slot| slot.key)
+            .collect();
+        // The map's order must not show.
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Commands that waited for room.
+    fn fail_unproposed(&mut self, id: u32, keys: &[PartitionKey]) {
+        let of_group = |deferred: &Deferred| {
+            deferred.is_of_group(id) || keys.binary_search(&deferred.key).is_ok()
+        };
+        let deferred = std::mem::take(&mut self.deferred);
+        let (gone, kept): (VecDeque<_>, _) = deferred.into_iter().partition(of_group);
+        self.deferred = kept;
+        for deferred in gone {
+            self.answer_moved(deferred.origin);
+        }
+    }
+
+    /// What was not proposed because another node leads.
+    pub(super) fn answer_moved(&mut self, origin: super::gates::Origin) {
+        let (code, outcome) = (ErrorCode::Unavailable, Outcome::Failed);
+        self.answer_origin(origin, code, outcome, MOVED_BEFORE);
+    }
+
+    /// Barriers and peeks of these partitions.
+    fn end_waits_of(&mut self, keys: &[PartitionKey]) {
+        let of_group = |key: &PartitionKey| keys.binary_search(key).is_ok();
+        let mut told: Vec<(ConnKey, u64)> = Vec::new();
+        self.barriers.retain(|barrier| {
+            let gone = of_group(&barrier.key);
+            if gone {
+                told.push((barrier.conn, barrier.correlation));
+            }
+            !gone
+        });
+        self.peeks.retain(|peek| {
+            let gone = of_group(&peek.key);
+            if gone {
+                told.push((peek.conn, peek.correlation));
+            }
+            !gone
+        });
+        for (conn, correlation) in told {
+            self.refuse(
+                conn,
+                correlation,
+                ErrorCode::Unavailable,
+                MOVED_BEFORE.to_owned(),
+            );
+        }
+    }
+
+    /// Connections that consume here are closed, so that their clients connect and
+    /// subscribe again, wherever the leader is.
+    fn send_consumers_away(&mut self, keys: &[PartitionKey]) {
+        let shard = self.config.shard;
+        let consumes = |connection: &super::connection::Connection| {
+            connection.subscriptions.iter().any(|sub| {
+                let key = PartitionKey {
+                    queue_id: sub.queue_id,
+                    partition: sub.partition,
+                };
+                sub.shard == shard && sub.node == 0 && keys.binary_search(&key).is_ok()
+            })
+        };
+        let mut conns: Vec<ConnKey> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| consumes(connection))
+            .map(|(conn, _)| *conn)
+            .collect();
+        // The map's order must not show.
+        conns.sort_unstable();
+        for conn in conns {
+            self.send_away(
+                conn,
+                "the leader of a queue it consumes moved to another node; connect again",
+            );
+        }
+    }
+
+    pub(super) fn send_away(&mut self, conn: ConnKey, reason: &str) {
+        let reason = reason.to_owned();
+        let body = GoingAway {
+            reason,
+            extensions: Vec::new(),
+        };
+        self.reply(conn, 0, &body);
+        self.close(conn);
+    }
+
+    /// A leader of several makes what the directory names exist, and what it does
+    /// not name go.
+    pub(super) fn lead_partitions(&mut self, id: u32) {
+        for key in self.keys_of_group(id) {
+            if let Some(slot) = self.partitions.get_mut(&key) {
+                // A leadership begins; everything here is durable on a majority.
+                slot.machine.finish_replay();
+                slot.durable_next = slot.machine.next_offset();
+                slot.unsynced_bytes = 0;
+                slot.begun = true;
+            }
+        }
+        if self.directory_known {
+            self.make_partitions(GroupId(id));
+            self.drop_orphans();
+        }
+    }
+
+    /// Raft did not take it, or the log.
+    pub(super) fn group_problem(&mut self, id: u32, reason: &str) {
+        let message = format!("group {id}: {reason}");
+        self.notices.push(Notice::Problem(message));
+    }
+}

@@ -1,0 +1,263 @@
+//! Any node serves any client: frames that name what another node leads go there,
+//! and what it answers comes back.
+//!
+//! The shard that has a replica of the group passes the frame to the same shard of
+//! the leader's node, under its own name for the connection. There the client is a
+//! connection without a socket, whose output goes back over the link.
+//!
+//! 1. A frame is passed on once: a node that does not lead answers.
+//! 2. Output of one connection from one node comes in order, one piece at a time:
+//!    the next when the last was taken.
+//! 3. When the link goes, what went through it is unknown: the client's connection
+//!    is closed, so that it learns that and connects again.
+
+use wire::{
+    error::ErrorCode,
+    frame::Kind,
+    node::{Forward, NodeMessage, Output},
+};
+
+use super::{
+    connection::Connection, core::Engine, partition::PartitionKey, publish::Refusal, types::ConnKey,
+};
+use crate::{group::GroupId, io::BatchBuffer};
+
+/// The shard in the key of a connection without a socket here.
+const NO_SHARD: u16 = u16::MAX;
+
+/// Where a frame is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Routed {
+    Here,
+    /// It was passed on; to another node's shard, if one is named.
+    Away {
+        shard: u16,
+        node: u32,
+    },
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Passes a frame to whoever leads the partition it names, unless this shard does.
+    ///
+    /// # Errors
+    /// Nobody is known to lead it, or there is no such partition.
+    pub(super) fn route(
+        &mut self,
+        conn: ConnKey,
+        key: PartitionKey,
+        kind: Kind,
+        correlation: u64,
+        body: &[u8],
+    ) -> Result<Routed, Refusal> {
+        let (group, shard) = self.owner(key)?;
+        if shard != self.config.shard {
+            if conn.shard() == NO_SHARD {
+                // The nodes place groups alike: cannot happen.
+                return Err(super::publish::unavailable());
+            }
+            self.forward(shard, conn, kind, correlation, body);
+            return Ok(Routed::Away { shard, node: 0 });
+        }
+        self.route_group(conn, group, kind, correlation, body)
+    }
+
+    /// As [`Engine::route`], of a group with a replica on this shard.
+    pub(super) fn route_group(
+        &mut self,
+        conn: ConnKey,
+        group: GroupId,
+        kind: Kind,
+        correlation: u64,
+        body: &[u8],
+    ) -> Result<Routed, Refusal> {
+        let shard = self.config.shard;
+        if !self.is_cluster() {
+            return Ok(Routed::Here);
+        }
+        let Some(slot) = self.groups.get(&group.0) else {
+            return Err(no_leader());
+        };
+        if slot.leads() {
+            return Ok(Routed::Here);
+        }
+        let node = slot.group.leader().map(|peer| peer.node());
+        let node = node.filter(|node| *node != self.config.node && conn.shard() != NO_SHARD);
+        let node = node.ok_or_else(no_leader)?;
+        if !self.relay(node, conn, kind, correlation, body) {
+            return Err(no_leader());
+        }
+        Ok(Routed::Away { shard, node })
+    }
+
+    /// Passes a frame over the link to a node; false when it is not linked.
+    pub(super) fn relay(
+        &mut self,
+        node: u32,
+        conn: ConnKey,
+        kind: Kind,
+        correlation: u64,
+        body: &[u8],
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return false;
+        };
+        let Some(output) = self.links.output(node) else {
+            return false;
+        };
+        if !connection.nodes.contains(&node) {
+            connection.nodes.push(node);
+        }
+        let window_bytes = u32::try_from(connection.output_high).unwrap_or(u32::MAX);
+        NodeMessage::Forward(Forward {
+            conn: conn.0,
+            kind: kind as u8,
+            correlation,
+            window_bytes,
+            body,
+        })
+        .encode(output);
+        true
+    }
+
+    /// A frame of a client of another node.
+    pub(super) fn on_node_forward(&mut self, node: u32, forward: &Forward<'_>) {
+        let conn = match self.remote_conns.get(&(node, forward.conn)) {
+            Some(conn) => *conn,
+            None => {
+                let conn = ConnKey::new(NO_SHARD, self.next_remote);
+                self.next_remote += 1;
+                self.remote_conns.insert((node, forward.conn), conn);
+                let mut connection = Connection::new(false, forward.window_bytes);
+                connection.remote = Some((node, forward.conn));
+                self.connections.insert(conn, connection);
+                conn
+            }
+        };
+        let is_open = self.connections.get(&conn).is_some_and(|c| !c.closing);
+        if let Some(kind) = Kind::from_raw(forward.kind).filter(|_| is_open) {
+            self.dispatch_frame(conn, kind, forward.correlation, forward.body);
+        }
+    }
+
+    /// What another node answers to a client whose frames went through here.
+    pub(super) fn on_node_output(&mut self, node: u32, output: &Output<'_>) {
+        let conn = ConnKey(output.conn);
+        let is_open = |connection: &&mut Connection| !connection.closing;
+        let Some(connection) = self.connections.get_mut(&conn).filter(is_open) else {
+            return;
+        };
+        connection.output.extend_from_slice(output.bytes);
+        connection.release(output.released);
+        if output.bytes.is_empty() {
+            self.tell_taken(node, conn);
+        } else if !connection.owes_nodes.contains(&node) {
+            connection.owes_nodes.push(node);
+        }
+        self.list_connection(conn);
+        if output.close {
+            self.close(conn);
+        }
+    }
+
+    fn tell_taken(&mut self, node: u32, conn: ConnKey) {
+        if let Some(output) = self.links.output(node) {
+            NodeMessage::OutputTaken { conn: conn.0 }.encode(output);
+        }
+    }
+
+    /// The connection's output went on its way: nodes that sent some may send more.
+    pub(super) fn pay_nodes(&mut self, conn: ConnKey) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        for node in std::mem::take(&mut connection.owes_nodes) {
+            self.tell_taken(node, conn);
+        }
+    }
+
+    /// The node with the client's socket took what we sent.
+    pub(super) fn on_node_taken(&mut self, node: u32, conn: u64) {
+        if let Some(conn) = self.remote_conns.get(&(node, conn)).copied() {
+            self.on_output_taken(conn);
+        }
+    }
+
+    /// A client of another node is gone.
+    pub(super) fn on_node_closed(&mut self, node: u32, conn: u64) {
+        if let Some(conn) = self.remote_conns.remove(&(node, conn)) {
+            self.on_closed(conn);
+        }
+    }
+
+    /// Tells nodes that answered a connection that it is gone.
+    pub(super) fn tell_nodes_closed(&mut self, conn: ConnKey, connection: &Connection) {
+        if let Some(remote) = connection.remote {
+            self.remote_conns.remove(&remote);
+        }
+        for node in &connection.nodes {
+            if let Some(output) = self.links.output(*node) {
+                NodeMessage::ConnClosed { conn: conn.0 }.encode(output);
+            }
+        }
+    }
+
+    /// The link is gone: clients of that node are, and ours that it answered
+    /// must learn that outcomes are unknown.
+    pub(super) fn drop_relays(&mut self, node: u32) {
+        let mut theirs: Vec<ConnKey> = self
+            .remote_conns
+            .iter()
+            .filter(|((of, _), _)| *of == node)
+            .map(|(_, conn)| *conn)
+            .collect();
+        // The map's order must not show.
+        theirs.sort_unstable();
+        for conn in theirs {
+            self.on_closed(conn);
+        }
+        let mut ours: Vec<ConnKey> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.nodes.contains(&node))
+            .map(|(conn, _)| *conn)
+            .collect();
+        ours.sort_unstable();
+        for conn in ours {
+            if let Some(connection) = self.connections.get_mut(&conn) {
+                connection.nodes.retain(|other| *other != node);
+                connection.owes_nodes.retain(|other| *other != node);
+            }
+            let reason = format!(
+                "the link to node {node}, which answered this connection, is gone; connect again"
+            );
+            self.send_away(conn, &reason);
+        }
+    }
+
+    /// Moves a connection's output onto the link to the node that has its socket.
+    pub(super) fn push_remote_output(&mut self, conn: ConnKey) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        let Some((node, remote)) = connection.remote else {
+            return;
+        };
+        let Some(out) = self.links.output(node) else {
+            return;
+        };
+        NodeMessage::Output(Output {
+            conn: remote,
+            released: std::mem::take(&mut connection.released),
+            close: connection.closing,
+            bytes: &connection.output,
+        })
+        .encode(out);
+        connection.output.clear();
+        connection.in_flight = true;
+    }
+}
+
+fn no_leader() -> Refusal {
+    let message = "no node is known to lead this now: an election is under way, or a majority of the replicas is out of reach; retry shortly";
+    (ErrorCode::Unavailable, message.to_owned())
+}

@@ -1,0 +1,115 @@
+//! The leader's view of how far the other voters are, at both boundaries.
+//!
+//! 1. Of each other voter `durable <= written <=` what Raft counts as matched.
+//! 2. A durable report counts only under the term it was made in (rule of
+//!    DESIGN section 5: bound to (term, matched)).
+
+use wire::vocabulary::Boundary;
+
+/// How far one other voter is: the last index it has at each boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Copy {
+    peer: u64,
+    written: u64,
+    durable: u64,
+}
+
+/// The other voters.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    others: Vec<Copy>,
+}
+
+impl Copies {
+    /// A leadership begins: nobody reported anything yet.
+    pub(super) fn begin(&mut self) {
+        self.others.clear();
+    }
+
+    /// Raft counts `matched` of that voter; `both`: the group answers at durable.
+    pub(super) fn matched(&mut self, peer: u64, matched: u64, both: bool) {
+        let copy = self.of(peer);
+        copy.written = matched;
+        copy.durable = if both {
+            matched
+        } else {
+            copy.durable.min(matched)
+        };
+    }
+
+    /// The voter reported that it is durable up to `index`, in this term.
+    pub(super) fn durable(&mut self, peer: u64, index: u64) {
+        let copy = self.of(peer);
+        copy.durable = copy.durable.max(index.min(copy.written));
+    }
+
+    fn of(&mut self, peer: u64) -> &mut Copy {
+        let at = match self.others.iter().position(|copy| copy.peer == peer) {
+            Some(at) => at,
+            None => {
+                self.others.push(Copy {
+                    peer,
+                    written: 0,
+                    durable: 0,
+                });
+                self.others.len() - 1
+            }
+        };
+        &mut self.others[at]
+    }
+
+    /// The index that `others` other voters have reached; none needed: any.
+    pub(super) fn reached(&self, boundary: Boundary, others: usize) -> u64 {
+        let Some(nth) = others.checked_sub(1) else {
+            return u64::MAX;
+        };
+        let mut reached: Vec<u64> = self.others.iter().map(|copy| at(copy, boundary)).collect();
+        reached.sort_unstable_by(|a, b| b.cmp(a));
+        reached.get(nth).copied().unwrap_or(0)
+    }
+
+    /// How many other voters have reached `index`.
+    pub(super) fn count(&self, boundary: Boundary, index: u64) -> usize {
+        let has = |copy: &&Copy| at(copy, boundary) >= index;
+        self.others.iter().filter(has).count()
+    }
+}
+
+fn at(copy: &Copy, boundary: Boundary) -> u64 {
+    match boundary {
+        Boundary::Written => copy.written,
+        Boundary::Durable => copy.durable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durable_never_counts_beyond_what_raft_counts_as_matched() {
+        let mut copies = Copies::default();
+        copies.matched(2, 10, false);
+        copies.durable(2, 50);
+        assert_eq!(copies.reached(Boundary::Durable, 1), 10);
+        copies.matched(2, 7, false);
+        assert_eq!(copies.reached(Boundary::Durable, 1), 7);
+        copies.begin();
+        assert_eq!(copies.reached(Boundary::Durable, 1), 0);
+    }
+
+    #[test]
+    fn the_copies_asked_for_are_counted_at_their_boundary() {
+        let mut copies = Copies::default();
+        copies.matched(2, 10, false);
+        copies.matched(3, 20, false);
+        copies.durable(3, 5);
+        assert_eq!(copies.reached(Boundary::Written, 0), u64::MAX);
+        assert_eq!(copies.reached(Boundary::Written, 1), 20);
+        assert_eq!(copies.reached(Boundary::Written, 2), 10);
+        assert_eq!(copies.reached(Boundary::Written, 3), 0);
+        assert_eq!(copies.reached(Boundary::Durable, 1), 5);
+        assert_eq!(copies.reached(Boundary::Durable, 2), 0);
+        assert_eq!(copies.count(Boundary::Written, 15), 1);
+    }
+}
