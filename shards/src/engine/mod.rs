@@ -50,7 +50,7 @@ pub use boot::{Boot, BootError};
 pub use core::Engine;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
-pub use roles::Lead;
+pub use roles::Reign;
 pub use types::{
     ConnKey, Effect, EngineConfig, Event, Loss, Memory, Notice, ReadFile, ReadResult, ShardMessage,
     ShardPlace,

@@ -5,7 +5,7 @@ use crate::{group::GroupId, io::BatchBuffer};
 
 /// A group that is led here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lead {
+pub struct Reign {
     pub group: GroupId,
     pub generation: u32,
     pub term: u64,
@@ -13,12 +13,12 @@ pub struct Lead {
 
 impl<B: BatchBuffer> Engine<B> {
     /// The groups that this shard leads, ascending.
-    pub fn leads(&self) -> impl Iterator<Item = Lead> + '_ {
+    pub fn reigns(&self) -> impl Iterator<Item = Reign> + '_ {
         let groups = self.groups.values().map(|slot| &slot.group);
-        groups.filter(|group| group.is_leader()).map(|group| Lead {
+        groups.filter(|group| group.is_leader()).map(|group| Reign {
             group: group.id(),
             generation: group.generation(),
-            term: group.state().term,
+            term: group.term(),
         })
     }
 }

@@ -39,7 +39,7 @@ impl World {
             return Ok(());
         };
         let mut begun = Vec::new();
-        for lead in engine.leads() {
+        for lead in engine.reigns() {
             let reign = (lead.generation, lead.term);
             let key = (lead.group.0, node, sim.engine_life);
             if self.leaders.last.insert(key, reign) == Some(reign) {
