@@ -142,16 +142,26 @@ impl World {
     fn audit_partitions(&mut self, node: usize) -> Checked<()> {
         let keys: Vec<Key> = self.journal.parts.keys().copied().collect();
         for key in keys {
-            let answer = self.ask_until(node, |world| world.info(AUDITOR, key))?;
-            let Answer::Info(info) = answer else {
-                return Err(format!("{key:?} cannot be asked about: {answer:?}"));
-            };
+            let info = self.look(node, key)?;
             self.audit_losses(key, &info)?;
             let present = self.peek_all(node, key, &info)?;
             self.audit_present(key, &present)?;
             self.audit_missing(key, &present, &info)?;
         }
         Ok(())
+    }
+
+    /// A partition's info; a barrier goes before, so that it is no older than what
+    /// was confirmed before.
+    fn look(&mut self, node: usize, key: Key) -> Checked<Info> {
+        let answer = self.ask_until(node, |world| world.barrier(AUDITOR, key, 0))?;
+        if answer != Answer::Done {
+            return Err(format!("a barrier of {key:?}: {answer:?}"));
+        }
+        match self.ask_until(node, |world| world.info(AUDITOR, key))? {
+            Answer::Info(info) => Ok(info),
+            answer => Err(format!("{key:?} cannot be asked about: {answer:?}")),
+        }
     }
 
     /// Losses are told for ever.
@@ -264,10 +274,7 @@ impl World {
             let mut left = 0;
             for key in &keys {
                 let key = *key;
-                let answer = self.ask_until(node, |world| world.info(AUDITOR, key))?;
-                let Answer::Info(info) = answer else {
-                    return Err(format!("{key:?} cannot be asked about: {answer:?}"));
-                };
+                let info = self.look(node, key)?;
                 left += info.unsettled();
                 let link = self.clients[AUDITOR].link.as_ref();
                 let consumes =

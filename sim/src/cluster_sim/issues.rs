@@ -2,6 +2,7 @@
 //! over another node, late.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use wire::{
     codec,
@@ -56,6 +57,51 @@ pub(super) fn said_in(body: &[u8]) -> Vec<(u64, Said)> {
         }
     }
     found
+}
+
+/// A body in a line.
+pub(super) fn describe(body: &[u8]) -> String {
+    let mut line = String::new();
+    for message in NodeMessages::new(body).flatten() {
+        // Writing to a string cannot fail.
+        let _ = match message {
+            NodeMessage::Raft(raft) => {
+                let head = raft.head;
+                let reject = if head.reject { " rejected" } else { "" };
+                write!(
+                    line,
+                    " {:?}{reject} g{} t{} i{} lt{} c{} n{}",
+                    head.kind,
+                    head.group,
+                    head.term,
+                    head.index,
+                    head.log_term,
+                    head.commit,
+                    head.entries
+                )
+            }
+            NodeMessage::DurableReport(report) => write!(
+                line,
+                " Durable g{} t{} i{}",
+                report.group, report.term, report.index
+            ),
+            NodeMessage::Forward(forward) => write!(
+                line,
+                " Forward {:x} kind {} {}",
+                forward.conn, forward.kind, forward.correlation
+            ),
+            NodeMessage::Output(output) => write!(
+                line,
+                " Output {:x} {} bytes close {}",
+                output.conn,
+                output.bytes.len(),
+                output.close
+            ),
+            NodeMessage::OutputTaken { conn } => write!(line, " OutputTaken {conn:x}"),
+            NodeMessage::ConnClosed { conn } => write!(line, " ConnClosed {conn:x}"),
+        };
+    }
+    line
 }
 
 fn said_in_frames(mut bytes: &[u8]) -> Vec<Said> {

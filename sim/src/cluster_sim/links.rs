@@ -3,7 +3,7 @@
 use shards::engine::{ConnKey, Event};
 
 use super::{
-    issues::{said_in, Issue},
+    issues::{describe, said_in, Issue},
     world::{Happening, OnNode, World},
 };
 
@@ -178,9 +178,9 @@ impl World {
         self.want_node_output(node, peer);
         let after = self.delay(self.settings.hop_us) + self.net.slow_us(node, peer);
         let due = self.now_us + after;
-        let len = bytes.len();
+        let line = describe(&bytes);
         if let Some(due) = self.net.send(node, peer, due, bytes) {
-            self.note(format_args!("{node} to {peer}: {len} bytes"));
+            self.note(format_args!("{node} to {peer}:{line}"));
             let (from, to) = (node, peer);
             self.plan(due - self.now_us, Happening::Arrive { from, to });
         }
@@ -221,7 +221,7 @@ impl World {
             self.counts.bodies += 1;
             let node = number(from);
             let bytes = &body.bytes;
-            self.note(format_args!("{to} from {from}: {} bytes", bytes.len()));
+            self.note(format_args!("{to} from {from}:{}", describe(bytes)));
             self.event(to, Event::NodeBody { node, body: bytes });
         }
     }

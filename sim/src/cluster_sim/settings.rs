@@ -98,7 +98,7 @@ impl Settings {
             log: LogOptions {
                 segment_bytes: u64::from(block_bytes) * blocks,
                 block_bytes,
-                background_sync_interval_ms: random.pick(&[0, 20, 100, 100]),
+                background_sync_interval_ms: random.pick(&[5, 20, 100, 100]),
                 sync_method: random.pick(&[SyncMethod::Dsync, SyncMethod::Fdatasync]),
                 cache_bytes: random.pick(&[4 << 10, 64 << 10, 4 << 20]),
                 backlog_bytes: random.pick(&[256 << 10, 4 << 20]),
