@@ -259,6 +259,10 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             let megabytes = bytes.div_ceil(1_000_000);
             (level, format!("scrubbed {records} stored records, {megabytes} MB: {damaged} of them damaged"))
         }
+        Notice::Installed { group, index } => (
+            LogLevel::Info,
+            format!("group {group}: the state came from another node, up to entry {index}"),
+        ),
         Notice::IndexFull { full: true, mark } => (
             LogLevel::Error,
             format!("knowing what is unsettled takes all of index_memory ({} MiB): publishes are refused; consuming, settling, purging and deleting go on", mark >> 20),

@@ -59,6 +59,8 @@ pub(super) struct Applier<'a> {
     pub appended: &'a mut Vec<AppendedRecord>,
     pub group: GroupId,
     pub generation: u32,
+    /// Of the entry: partitions that cover it pass over it. 0 where that was seen to.
+    pub index: u64,
     /// Largest time stamp seen, in ms.
     pub stamp_ms: &'a mut u64,
     /// Memory that the partitions take, see [`PartitionSlot::account`].
@@ -82,6 +84,10 @@ impl Applier<'_> {
             queue_id,
             partition,
         };
+        let slot = self.partitions.get(&key);
+        if self.index > 0 && slot.is_some_and(|slot| slot.covered >= self.index) {
+            return Ok(Applied::Nothing);
+        }
         if let Command::Create(spec) = command {
             return Ok(self.create(key, spec));
         }

@@ -97,6 +97,7 @@ impl<B: BatchBuffer> Engine<B> {
             appended: &mut self.appended,
             group: GroupId(group),
             generation,
+            index: entry.index,
             stamp_ms: &mut stamp_ms,
             index_bytes: &mut self.room.index_bytes,
         };

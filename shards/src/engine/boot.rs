@@ -15,6 +15,7 @@ use super::{
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     room::Room,
+    snapshot::{Piece, Staged},
     turn::Timers,
     types::{EngineConfig, Memory, Notice, ShardMessage},
     upkeep::{PackFile, RestoreFailure, Restored, Scrub, Upkeep},
@@ -60,6 +61,8 @@ pub struct Boot {
     /// Entries up to these indexes are in what the checkpoint restored, at
     /// least: replay begins somewhere below.
     covered: BTreeMap<u32, u64>,
+    /// Snapshots that are not in force yet, by group.
+    staged: BTreeMap<u32, Staged>,
     upkeep: Option<(CheckpointHead, u64, BTreeMap<u32, PackFile>)>,
     /// Memory that the partitions take, see [`PartitionSlot::account`].
     index_bytes: u64,
@@ -76,6 +79,7 @@ impl Boot {
             appended: Vec::new(),
             stamp_ms: 0,
             covered: BTreeMap::new(),
+            staged: BTreeMap::new(),
             upkeep: None,
             index_bytes: 0,
         }
@@ -139,6 +143,10 @@ impl Boot {
                 self.commit_held(group, commit)
             }
             ItemKind::Commit => self.commit_held(group, item.index),
+            ItemKind::Snapshot => {
+                self.stage(group, payload, place);
+                Ok(())
+            }
             ItemKind::Entry if recovered.state.voters.len() > 1 => {
                 self.hold_entry(item, payload, place);
                 Ok(())
@@ -223,6 +231,58 @@ impl Boot {
         Ok(())
     }
 
+    /// A piece of a snapshot, or the item that puts it in force.
+    fn stage(&mut self, group: u32, payload: &[u8], place: &dyn Fn(u32) -> LogPosition) {
+        let Some(piece) = Piece::decode(payload) else {
+            return;
+        };
+        let data_groups = self.config.place.shard_of_group.len().saturating_sub(1) as u32;
+        match piece {
+            Piece::Installed { index, index_term } => self.install(group, index, index_term),
+            Piece::Begin { .. } => {
+                let mut staged = Staged::new(GroupId(group), data_groups, place(0));
+                staged.take(&piece, place);
+                self.staged.insert(group, staged);
+            }
+            _ => {
+                if let Some(staged) = self.staged.get_mut(&group) {
+                    if !staged.take(&piece, place) {
+                        self.staged.remove(&group);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was staged is the group's state from here on.
+    fn install(&mut self, group: u32, index: u64, term: u64) {
+        let Some(mut staged) = self.staged.remove(&group).filter(|it| it.complete) else {
+            // A checkpoint holds it already.
+            return;
+        };
+        let of_group = |slot: &PartitionSlot| slot.group.0 == group;
+        for slot in self.partitions.values().filter(|slot| of_group(slot)) {
+            self.index_bytes = self.index_bytes.saturating_sub(slot.accounted_bytes);
+        }
+        self.partitions.retain(|_, slot| !of_group(slot));
+        if let Some(state) = staged.meta.take() {
+            self.meta = state;
+        }
+        if let Some(recovered) = self.groups.get_mut(&group) {
+            if staged.answers_at == Boundary::Written {
+                recovered.state.answers_at = Boundary::Written;
+            }
+            recovered.tail = Tail::new(index, term);
+            recovered.tail.commit(index);
+            (recovered.last_index, recovered.last_term) = (index, term);
+        }
+        self.covered.insert(group, index);
+        for (key, mut slot) in staged.into_partitions() {
+            slot.account(&mut self.index_bytes);
+            self.partitions.insert(key, slot);
+        }
+    }
+
     /// Everything was read: what a checkpoint covers is committed, too.
     fn commit_covered(&mut self) -> Result<(), BootError> {
         let groups: Vec<u32> = self.groups.keys().copied().collect();
@@ -281,6 +341,7 @@ impl Boot {
             appended: &mut self.appended,
             group: GroupId(group),
             generation,
+            index: 0,
             stamp_ms: &mut self.stamp_ms,
             index_bytes: &mut self.index_bytes,
         };
@@ -422,6 +483,8 @@ impl Boot {
             links: Links::new(others),
             refused_nodes: Vec::new(),
             remote_conns: BTreeMap::new(),
+            sending: None,
+            receiving: BTreeMap::new(),
             next_remote: 1,
             reads: ReadCache::new(self.config.read_cache_bytes, log.open_counter()),
             upkeep,

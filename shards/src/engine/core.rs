@@ -19,6 +19,7 @@ use super::{
     reads::ReadCache,
     requests::{Barrier, PendingPeek},
     room::Room,
+    snapshot::{Receiving, Sending},
     turn::{Deferred, Timers},
     types::{ConnKey, Effect, EngineConfig, Event, Notice, ShardMessage},
     upkeep::Upkeep,
@@ -55,6 +56,9 @@ pub struct Engine<B> {
     pub(super) next_remote: u64,
     /// Nodes whose link is to end, and why.
     pub(super) refused_nodes: Vec<(u32, String)>,
+    /// Snapshots on their way.
+    pub(super) sending: Option<Box<Sending>>,
+    pub(super) receiving: BTreeMap<u32, Receiving>,
     pub(super) reads: ReadCache,
     pub(super) upkeep: Upkeep,
     /// Damaged records that were told of.

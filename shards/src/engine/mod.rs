@@ -41,6 +41,7 @@ mod requests;
 mod roles;
 mod room;
 mod settle;
+mod snapshot;
 mod subscribe;
 mod turn;
 mod types;

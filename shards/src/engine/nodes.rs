@@ -1,6 +1,6 @@
 //! What other nodes send, to whom it belongs; and what goes to them.
 
-use raft::eraftpb::Message;
+use raft::eraftpb::{Message, MessageType};
 use wire::node::{NodeMessage, NodeMessages, RaftMessage};
 
 use super::{
@@ -62,6 +62,8 @@ impl<B: BatchBuffer> Engine<B> {
             NodeMessage::Output(output) => self.on_node_output(node, output),
             NodeMessage::OutputTaken { conn } => self.on_node_taken(node, *conn),
             NodeMessage::ConnClosed { conn } => self.on_node_closed(node, *conn),
+            NodeMessage::SnapshotPiece(piece) => self.on_snapshot_piece(node, piece),
+            NodeMessage::SnapshotTaken(taken) => self.on_snapshot_taken(taken),
         }
     }
 
@@ -69,6 +71,14 @@ impl<B: BatchBuffer> Engine<B> {
         let id = message.head.group;
         if self.latched || PeerId(message.head.from).node() != node {
             return;
+        }
+        if !message
+            .entries
+            .iter()
+            .all(|entry| is_sound(entry.payload, id))
+        {
+            let reason = format!("an entry of group {id} does not verify");
+            return self.refused_nodes.push((node, reason));
         }
         let Some(slot) = self.groups.get_mut(&id) else {
             return;
@@ -119,10 +129,14 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn send_messages(&mut self, id: u32, messages: &mut Vec<Message>) {
-        let Some(slot) = self.groups.get(&id) else {
-            return messages.clear();
-        };
         for message in messages.drain(..) {
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                self.begin_snapshot(id, &message);
+                continue;
+            }
+            let Some(slot) = self.groups.get(&id) else {
+                continue;
+            };
             if let Some(out) = self.links.output(PeerId(message.to).node()) {
                 slot.group.encode(&self.log, &message, out);
             }
@@ -156,6 +170,8 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         self.read_for_followers();
+        self.send_snapshot();
+        self.drop_stale_snapshots();
     }
 
     /// Entries that a follower needs and that left memory are read back.
@@ -201,7 +217,7 @@ impl<B: BatchBuffer> Engine<B> {
     }
 }
 
-/// What was read back is a command, and its records verify.
+/// What came or was read back is a command, and its records verify.
 fn is_sound(payload: &[u8], group: u32) -> bool {
     if payload.is_empty() {
         return true;

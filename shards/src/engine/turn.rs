@@ -141,6 +141,7 @@ impl<B: BatchBuffer> Engine<B> {
             self.stall_due_ms(),
             upkeep,
             self.tick_due_ms(),
+            self.snapshot_due_ms(),
         ]
         .into_iter()
         .flatten()

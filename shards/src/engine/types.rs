@@ -265,6 +265,8 @@ pub enum Notice {
         bytes: u64,
         damaged: u64,
     },
+    /// A group's state came from another node, up to that entry.
+    Installed { group: u32, index: u64 },
     /// The index of unsettled records reached its mark, or is well below again.
     IndexFull { full: bool, mark: u64 },
     /// The log stands still: what it waits for has no room, and no segment,

@@ -1,12 +1,12 @@
 use std::collections::VecDeque;
 
 use raft::{
-    eraftpb::{HardState, Message, MessageType},
-    Config, RawNode, StateRole,
+    eraftpb::{HardState, Message, MessageType, Snapshot},
+    Config, RawNode, SnapshotStatus, StateRole,
 };
 use thiserror::Error;
 use wire::{
-    node::{DurableReport, Entry, RaftKind, RaftMessage},
+    node::{DurableReport, Entry, RaftKind, RaftMessage, SnapshotId},
     vocabulary::Boundary,
 };
 
@@ -14,7 +14,7 @@ use super::{
     copies::Copies,
     messages,
     recovered::Recovered,
-    storage::{GroupStorage, Handle, Wanted},
+    storage::{snapshot_of, GroupStorage, Handle, Wanted},
     GroupId, GroupState, PeerId,
 };
 use crate::{
@@ -65,6 +65,8 @@ struct PendingReady {
     hard: bool,
     /// Leave once everything up to here is persisted.
     messages: Vec<Message>,
+    /// A snapshot up to this entry was put in place.
+    snapshot: Option<u64>,
 }
 
 /// What a follower told its leader.
@@ -122,6 +124,8 @@ pub struct Group {
     drawn_for: (u64, StateRole),
     /// What followers need and has to be read back.
     fetching: Option<Wanted>,
+    /// The item that puts a snapshot in force, while it is put in place.
+    installing: Vec<u8>,
 }
 
 impl Group {
@@ -190,6 +194,7 @@ impl Group {
             random: random ^ u64::from(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             drawn_for: (u64::MAX, StateRole::Follower),
             fetching: None,
+            installing: Vec::new(),
         };
         group.draw_timeout();
         Ok(group)
@@ -498,6 +503,7 @@ impl Group {
         }
         let mut ready = self.raft.ready();
         let mut end = self.last_end;
+        let snapshot = self.restore(log, ready.snapshot(), &mut end)?;
         for entry in ready.entries() {
             let of = (entry.get_index(), entry.get_term());
             let handle = match self.handle(of.0, of.1) {
@@ -532,6 +538,7 @@ impl Group {
             end,
             hard,
             messages,
+            snapshot,
         });
         self.raft.advance_append_async(ready);
         Ok(true)
@@ -566,6 +573,75 @@ impl Group {
         }
         self.raft.mut_store().push(index, handle);
         Ok(handle)
+    }
+
+    /// The snapshot's sender is right to send it.
+    pub fn wants_snapshot(&self, id: &SnapshotId) -> bool {
+        let log = &self.raft.raft.raft_log;
+        id.generation == self.generation
+            && id.to == self.peer.0
+            && self.voters.contains(&id.from)
+            && id.term >= self.term()
+            && id.index > log.committed
+    }
+
+    /// The state as of `id.index` is in the log; `item` says there that it is in
+    /// force. False when Raft does not want it, and nothing happened.
+    pub fn install<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        id: &SnapshotId,
+        item: &[u8],
+        outcome: &mut Outcome,
+    ) -> bool {
+        if !self.wants_snapshot(id) {
+            return false;
+        }
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgSnapshot);
+        (message.from, message.to, message.term) = (id.from, id.to, id.term);
+        let membership = self.store().membership();
+        message.set_snapshot(snapshot_of((id.index, id.index_term), membership));
+        self.installing = item.to_vec();
+        let stepped = self.raft.step(message);
+        self.draw_timeout();
+        while stepped.is_ok() && self.pump(log, outcome) == Ok(true) {}
+        self.installing.clear();
+        self.last_applied() == (id.index, id.index_term)
+    }
+
+    fn restore<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        snapshot: &Snapshot,
+        end: &mut LogPosition,
+    ) -> Result<Option<u64>, GroupError> {
+        let (index, term) = (snapshot.get_metadata().index, snapshot.get_metadata().term);
+        if index == 0 {
+            return Ok(None);
+        }
+        let item = ItemHeader {
+            kind: ItemKind::Snapshot,
+            group: self.id.0,
+            term: self.term(),
+            index,
+            sync: true,
+        };
+        let appended = log.append_admitted(item, &[&self.installing], Boundary::Durable)?;
+        *end = (*end).max(appended.end);
+        self.raft.mut_store().restore(index, term);
+        self.durable_index = index;
+        self.stamped_commit = index;
+        Ok(Some(index))
+    }
+
+    /// A snapshot to that replica is through, or given up.
+    pub fn snapshot_done(&mut self, to: u64, done: bool) {
+        let status = match done {
+            true => SnapshotStatus::Finish,
+            false => SnapshotStatus::Failure,
+        };
+        self.raft.report_snapshot(to, status);
     }
 
     /// Says in the log how far the group is committed, so that recovery need not
@@ -641,7 +717,7 @@ impl Group {
     /// Tells Raft what has reached the boundary this group answers at. True
     /// when that may have made something ready.
     pub fn persisted(&mut self, frontiers: &LogFrontiers, outcome: &mut Outcome) -> bool {
-        let mut last = None;
+        let (mut last, mut snapshot) = (None, None);
         while let Some(ready) = self.pending.front() {
             let boundary = if ready.hard {
                 Boundary::Durable
@@ -657,6 +733,7 @@ impl Group {
             }
             last = Some(ready.number);
             if let Some(ready) = self.pending.pop_front() {
+                snapshot = ready.snapshot.or(snapshot);
                 for message in ready.messages {
                     self.note_told(&message);
                     outcome.messages.push(message);
@@ -668,6 +745,9 @@ impl Group {
         }
         if let Some(number) = last {
             self.raft.on_persist_ready(number);
+        }
+        if let Some(index) = snapshot {
+            self.raft.advance_apply_to(index);
         }
         last.is_some()
     }

@@ -169,8 +169,11 @@ pub(super) struct TailParts {
 /// The stretches in which a payload's bytes stand side by side.
 fn pieces(len: u32, place: &dyn Fn(u32) -> LogPosition) -> Vec<(u32, LogPosition)> {
     let mut pieces = vec![(0, place(0))];
+    if len == 0 {
+        return pieces;
+    }
     let mut start = 0;
-    while len > 0 {
+    loop {
         let first = place(start);
         let beside = |at: u32| place(at).0 == first.0 + u64::from(at - start);
         if beside(len - 1) {

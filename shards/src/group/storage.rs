@@ -147,6 +147,20 @@ impl GroupStorage {
         }
     }
 
+    /// The state as of that entry is in place: nothing in front of it is known.
+    pub(super) fn restore(&mut self, index: u64, term: u64) {
+        (self.base_index, self.base_term) = (index, term);
+        self.applied = (index, term);
+        self.handles.clear();
+        self.at_hand.clear();
+        self.wanted.set(None);
+    }
+
+    /// The membership that the group has.
+    pub(super) fn membership(&self) -> ConfState {
+        self.initial.conf_state.clone()
+    }
+
     /// Forgets applied entries that stand below `position`: their place is let go.
     pub(super) fn trim_below(&mut self, position: LogPosition) {
         while self.base_index < self.applied.0
@@ -194,6 +208,16 @@ impl GroupStorage {
     fn is_at_hand(&self, index: u64, handle: &Handle) -> bool {
         handle.len == 0 || handle.payload >= self.cached_from || self.at_hand.contains_key(&index)
     }
+}
+
+/// A snapshot as Raft sees it: index, term and membership.
+pub(super) fn snapshot_of((index, term): (u64, u64), membership: ConfState) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let metadata = snapshot.mut_metadata();
+    metadata.index = index;
+    metadata.term = term;
+    metadata.set_conf_state(membership);
+    snapshot
 }
 
 impl Storage for GroupStorage {
@@ -260,7 +284,8 @@ impl Storage for GroupStorage {
         Ok(self.last())
     }
 
+    /// Only what it is of: the state itself is streamed beside Raft.
     fn snapshot(&self, _request_index: u64, _to: u64) -> Result<Snapshot> {
-        Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+        Ok(snapshot_of(self.applied, self.initial.conf_state.clone()))
     }
 }

@@ -47,6 +47,9 @@ pub enum ItemKind {
     /// Entries of the group up to `index` are committed; no payload. Only in logs
     /// of a cluster.
     Commit = 3,
+    /// A piece of a group's state that came from another node; payload is the
+    /// engine's. Only in logs of a cluster.
+    Snapshot = 4,
 }
 
 impl ItemKind {
@@ -55,6 +58,7 @@ impl ItemKind {
             1 => Some(ItemKind::Entry),
             2 => Some(ItemKind::GroupState),
             3 => Some(ItemKind::Commit),
+            4 => Some(ItemKind::Snapshot),
             _ => None,
         }
     }

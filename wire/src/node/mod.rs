@@ -18,10 +18,12 @@
 mod client;
 mod raft;
 mod reader;
+mod snapshot;
 
 pub use client::{Forward, Output};
 pub use raft::{DurableReport, Entries, Entry, RaftHead, RaftKind, RaftMessage};
 pub use reader::NodeMessageError;
+pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
 
 use reader::Reader;
 
@@ -40,6 +42,8 @@ enum Kind {
     Output = 4,
     OutputTaken = 5,
     ConnClosed = 6,
+    SnapshotPiece = 7,
+    SnapshotTaken = 8,
 }
 
 impl Kind {
@@ -51,6 +55,8 @@ impl Kind {
             4 => Kind::Output,
             5 => Kind::OutputTaken,
             6 => Kind::ConnClosed,
+            7 => Kind::SnapshotPiece,
+            8 => Kind::SnapshotTaken,
             _ => return None,
         })
     }
@@ -72,6 +78,10 @@ pub enum NodeMessage<'a> {
     OutputTaken { conn: u64 },
     /// The client's connection is gone.
     ConnClosed { conn: u64 },
+    /// A piece of a group's state.
+    SnapshotPiece(SnapshotPiece<'a>),
+    /// What became of it.
+    SnapshotTaken(SnapshotTaken),
 }
 
 impl<'a> NodeMessage<'a> {
@@ -83,6 +93,8 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::DurableReport(report) => report.encode(out),
             NodeMessage::Forward(forward) => forward.encode(out),
             NodeMessage::Output(output) => output.encode(out),
+            NodeMessage::SnapshotPiece(piece) => piece.encode(out),
+            NodeMessage::SnapshotTaken(taken) => taken.encode(out),
             NodeMessage::OutputTaken { conn } | NodeMessage::ConnClosed { conn } => {
                 out.extend_from_slice(&conn.to_le_bytes());
             }
@@ -98,6 +110,8 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::Output(_) => Kind::Output,
             NodeMessage::OutputTaken { .. } => Kind::OutputTaken,
             NodeMessage::ConnClosed { .. } => Kind::ConnClosed,
+            NodeMessage::SnapshotPiece(_) => Kind::SnapshotPiece,
+            NodeMessage::SnapshotTaken(_) => Kind::SnapshotTaken,
         }
     }
 
@@ -108,6 +122,8 @@ impl<'a> NodeMessage<'a> {
             Kind::DurableReport => NodeMessage::DurableReport(DurableReport::decode(&mut reader)?),
             Kind::Forward => NodeMessage::Forward(Forward::decode(&mut reader)?),
             Kind::Output => NodeMessage::Output(Output::decode(&mut reader)?),
+            Kind::SnapshotPiece => NodeMessage::SnapshotPiece(SnapshotPiece::decode(&mut reader)?),
+            Kind::SnapshotTaken => NodeMessage::SnapshotTaken(SnapshotTaken::decode(&mut reader)?),
             Kind::OutputTaken => NodeMessage::OutputTaken {
                 conn: reader.u64()?,
             },
@@ -221,6 +237,18 @@ mod tests {
         }
     }
 
+    fn snapshot() -> SnapshotId {
+        SnapshotId {
+            group: 1,
+            generation: 2,
+            from: 3,
+            to: 4,
+            term: 5,
+            index: 6,
+            index_term: 7,
+        }
+    }
+
     fn body() -> Vec<u8> {
         let mut out = Vec::new();
         encode_raft(&head(2), b"context", &mut out, |out| {
@@ -253,6 +281,16 @@ mod tests {
             }),
             NodeMessage::OutputTaken { conn: 1 },
             NodeMessage::ConnClosed { conn: 2 },
+            NodeMessage::SnapshotPiece(SnapshotPiece {
+                id: snapshot(),
+                number: 8,
+                bytes: b"records",
+            }),
+            NodeMessage::SnapshotTaken(SnapshotTaken {
+                id: snapshot(),
+                number: 8,
+                answer: SnapshotAnswer::Installed,
+            }),
         ];
         for message in &others {
             message.encode(&mut out);
@@ -264,7 +302,7 @@ mod tests {
     fn a_body_reads_back_message_by_message() {
         let body = body();
         let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
-        assert_eq!(messages.len(), 6);
+        assert_eq!(messages.len(), 8);
         let mut again = Vec::new();
         for message in &messages {
             message.encode(&mut again);
@@ -290,7 +328,7 @@ mod tests {
             }
             between += usize::from(!failed);
         }
-        assert_eq!(between, 6, "cuts between messages, the empty body included");
+        assert_eq!(between, 8, "cuts between messages, the empty body included");
     }
 
     #[test]

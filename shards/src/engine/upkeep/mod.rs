@@ -33,10 +33,10 @@ mod verify;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-pub(super) use capture::{CaptureTarget, Capturing};
+pub(super) use capture::{put_partition, CaptureTarget, Capturing};
 pub(super) use collect::Collecting;
 pub use restore::RestoreFailure;
-pub(super) use restore::Restored;
+pub(super) use restore::{read_partition, Restored};
 pub(super) use scrub::Scrub;
 pub use verify::{verify_stored, StoredRecords};
 
@@ -206,6 +206,11 @@ impl<B: BatchBuffer> Engine<B> {
         self.log.is_idle() && self.upkeep.jobs == 0 && !self.reads.is_reading()
     }
 
+    /// A capture is under way: partitions are captured for one reader at a time.
+    pub(super) fn upkeep_captures(&self) -> bool {
+        matches!(self.upkeep.phase, Phase::Capturing(_))
+    }
+
     /// When a turn is due for the cycle to go on, in server time: nothing else
     /// may happen for long.
     pub(super) fn upkeep_due_ms(&self) -> Option<u64> {
@@ -264,11 +269,15 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn begin_capture(&mut self) -> Phase {
         let anchor = self.log.anchor();
         // Not so where more became durable than was applied yet.
-        let in_front = self.groups.values().all(|slot| {
-            let first = slot.group.first_unapplied_place();
-            first.is_none_or(|place| place >= anchor.position)
-        });
-        if !in_front && !removed(Rule::AnchorApplied) {
+        let staged = self.staged_from();
+        let staged_in_front = staged.is_some_and(|from| from < anchor.position);
+        let in_front = !staged_in_front
+            && self.groups.values().all(|slot| {
+                let first = slot.group.first_unapplied_place();
+                first.is_none_or(|place| place >= anchor.position)
+            });
+        let waits = self.snapshot_captures() || !in_front && !removed(Rule::AnchorApplied);
+        if waits {
             self.upkeep.retry_at_ms = self.server_ms + APPLY_PAUSE_MS;
             return Phase::Idle;
         }
@@ -376,7 +385,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// Lets go of what the published checkpoint does not need and no read under
     /// way does.
     fn let_go(&mut self) {
-        if matches!(self.upkeep.phase, Phase::Scrubbing(_)) {
+        if matches!(self.upkeep.phase, Phase::Scrubbing(_)) || self.sending.is_some() {
             // It reads them.
             return;
         }

@@ -133,7 +133,9 @@ fn read_group(payload: &[u8]) -> Result<(u32, Recovered), RestoreFailure> {
     Ok((group, recovered))
 }
 
-fn read_partition(payload: &[u8]) -> Option<Result<PartitionSlot, RestoreError>> {
+pub(in crate::engine) fn read_partition(
+    payload: &[u8],
+) -> Option<Result<PartitionSlot, RestoreError>> {
     const HEAD: usize = 20;
     const LOSS: usize = 20;
     let group = GroupId(get_u32(payload, 0)?);

@@ -97,6 +97,31 @@ impl Partition {
         more
     }
 
+    /// As [`Partition::capture_records`], each record shown by offset, ended
+    /// deliveries, place and length.
+    pub fn show_captured(
+        &mut self,
+        budget: usize,
+        show: &mut dyn FnMut(u64, u32, RecordLocation, u32),
+    ) -> bool {
+        let mut shown = 0;
+        let mut more = true;
+        while more && shown < budget {
+            more = self.slots.snapshot_chunk(|offset, slot| {
+                shown += 1;
+                show(offset, slot.attempts, slot.location(), slot.len());
+            });
+        }
+        more
+    }
+
+    /// Puts one captured record back, at a place in the log; ascending. False if
+    /// it is none of this partition.
+    pub fn restore_record(&mut self, offset: u64, position: u64, len: u32, attempts: u32) -> bool {
+        let location = RecordLocation::Ring(position);
+        offset < self.slots.next_offset() && self.slots.restore(offset, location, len, attempts)
+    }
+
     /// Ends a capture, also one that is given up.
     pub fn end_capture(&mut self) {
         self.slots.end_snapshot();

@@ -1,0 +1,101 @@
+//! A snapshot on its way in: the state that it will be, and where its records stand.
+
+use crate::{
+    engine::{
+        partition::{PartitionKey, PartitionSlot},
+        upkeep::read_partition,
+    },
+    group::GroupId,
+    log::LogPosition,
+    state::meta::MetaState,
+};
+
+use super::piece::Piece;
+use wire::vocabulary::Boundary;
+
+/// What came so far. Nothing of it counts before it is installed.
+pub(in crate::engine) struct Staged {
+    group: GroupId,
+    data_groups: u32,
+    /// Where its first piece stands in the log.
+    pub from: LogPosition,
+    pub answers_at: Boundary,
+    pub partitions: Vec<PartitionSlot>,
+    pub meta: Option<MetaState>,
+    /// The end piece came.
+    pub complete: bool,
+}
+
+impl Staged {
+    pub(in crate::engine) fn new(group: GroupId, data_groups: u32, from: LogPosition) -> Self {
+        Staged {
+            group,
+            data_groups,
+            from,
+            answers_at: Boundary::Durable,
+            partitions: Vec::new(),
+            meta: None,
+            complete: false,
+        }
+    }
+
+    /// Takes the next piece, whose byte `i` stands at `place(i)`. False when it
+    /// does not make a state with what came before.
+    pub(in crate::engine) fn take(
+        &mut self,
+        piece: &Piece<'_>,
+        place: &dyn Fn(u32) -> LogPosition,
+    ) -> bool {
+        if self.complete {
+            return false;
+        }
+        match piece {
+            Piece::Begin { answers_at } => {
+                self.answers_at = *answers_at;
+                true
+            }
+            Piece::Partition(head) => self.take_partition(head),
+            Piece::Records(records) => {
+                let Some(slot) = self.partitions.last_mut() else {
+                    return false;
+                };
+                records.iter().all(|(entry, at)| {
+                    let position = place(at).0;
+                    slot.machine
+                        .restore_record(entry.offset, position, entry.len, entry.attempts)
+                })
+            }
+            Piece::Meta(state) => {
+                self.meta = MetaState::restore(self.data_groups, state).ok();
+                self.meta.is_some()
+            }
+            Piece::End => {
+                self.complete = true;
+                true
+            }
+            Piece::Installed { .. } => false,
+        }
+    }
+
+    fn take_partition(&mut self, head: &[u8]) -> bool {
+        let Some(Ok(slot)) = read_partition(head) else {
+            return false;
+        };
+        let known = |other: &PartitionSlot| other.key == slot.key;
+        if slot.group != self.group || self.partitions.iter().any(known) {
+            return false;
+        }
+        self.partitions.push(slot);
+        true
+    }
+
+    /// The partitions that it makes.
+    pub(in crate::engine) fn into_partitions(
+        self,
+    ) -> impl Iterator<Item = (PartitionKey, Box<PartitionSlot>)> {
+        self.partitions.into_iter().map(|mut slot| {
+            slot.machine.finish_replay();
+            (slot.key, Box::new(slot))
+        })
+    }
+}
