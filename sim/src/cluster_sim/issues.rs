@@ -97,8 +97,7 @@ pub(super) fn describe(body: &[u8]) -> String {
                 output.bytes.len(),
                 output.close
             ),
-            NodeMessage::OutputTaken { conn } => write!(line, " OutputTaken {conn:x}"),
-            NodeMessage::ConnClosed { conn } => write!(line, " ConnClosed {conn:x}"),
+            other => write!(line, " {other:.60?}"),
         };
     }
     line
