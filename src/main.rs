@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod link_lines;
 mod notices;
 mod serve;
 

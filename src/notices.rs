@@ -14,7 +14,7 @@ use std::{
 
 use shards::engine::{Loss, Notice};
 
-use crate::config::LogLevel;
+use crate::{config::LogLevel, link_lines::LinkLines};
 
 /// Queues whose losses are named one by one.
 const MAX_LOSS_LINES: usize = 20;
@@ -40,6 +40,7 @@ pub struct Lines {
     opening: BTreeMap<u16, bool>,
     losses: BTreeMap<u16, Vec<Loss>>,
     progress: Progress,
+    links: LinkLines,
 }
 
 /// How far the shards' logs were read back, together.
@@ -84,6 +85,7 @@ impl Lines {
             opening: BTreeMap::new(),
             losses: BTreeMap::new(),
             progress: Progress::default(),
+            links: LinkLines::default(),
         }
     }
 
@@ -111,6 +113,7 @@ impl Lines {
             }
             return;
         }
+        self.tell_links(shard, notice);
         if let Some((level, text)) = describe(notice) {
             if !(self.starting && matches!(notice, Notice::Serving)) {
                 self.line(level, &format!("shard {shard}: {text}"));
@@ -124,9 +127,12 @@ impl Lines {
         }
     }
 
-    /// Every shard serves: what the start found is told.
-    pub fn started(&mut self) {
+    /// Every one of so many shards serves: what the start found is told.
+    pub fn started(&mut self, shards: u16) {
         self.starting = false;
+        for line in self.links.started(shards) {
+            self.line(LogLevel::Info, &line);
+        }
         self.tell_losses();
         self.opening.clear();
         self.progress = Progress::default();
@@ -135,6 +141,21 @@ impl Lines {
     /// Something that does not belong to a shard.
     pub fn warning(&self, text: &str) {
         self.line(LogLevel::Warn, text);
+    }
+
+    fn tell_links(&mut self, shard: u16, notice: &Notice) {
+        let (level, line) = match notice {
+            Notice::Linked { node, refused } => {
+                (LogLevel::Info, self.links.linked(shard, *node, *refused))
+            }
+            Notice::Unlinked { node, reason } => {
+                (LogLevel::Warn, self.links.unlinked(shard, *node, reason))
+            }
+            _ => return,
+        };
+        if let Some(line) = line {
+            self.line(level, &line);
+        }
     }
 
     fn tell_losses(&mut self) {
@@ -259,6 +280,10 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             let megabytes = bytes.div_ceil(1_000_000);
             (level, format!("scrubbed {records} stored records, {megabytes} MB: {damaged} of them damaged"))
         }
+        Notice::Rejoined { group } => (
+            LogLevel::Warn,
+            format!("group {group}: this node may have forgotten what it answered, and joins anew"),
+        ),
         Notice::Installed { group, index } => (
             LogLevel::Info,
             format!("group {group}: the state came from another node, up to entry {index}"),
@@ -271,6 +296,15 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
         Notice::NoRoom { cause, .. } => (
             LogLevel::Error,
             format!("the log's reserve is used up and nothing is written until there is room ({cause}): settles, purges and deletes stay in line, and whoever waits for one is told. Free space on its file system; it is taken up by itself"),
+        ),
+        Notice::Linked { node, refused: 0 } => (LogLevel::Debug, format!("linked to node {node}")),
+        Notice::Linked { node, refused } => (
+            LogLevel::Debug,
+            format!("linked to node {node}, after {refused} refused tries"),
+        ),
+        Notice::Unlinked { node, reason } => (
+            LogLevel::Debug,
+            format!("node {node} is not linked: {reason}"),
         ),
         Notice::Problem(text) => (LogLevel::Warn, text.clone()),
     };

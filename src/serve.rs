@@ -53,8 +53,8 @@ pub fn run(options: ServeOptions) -> ExitCode {
         Err(error) => return fail(&error.to_string()),
     };
     SERVING.store(true, Ordering::Relaxed);
-    lines.started();
-    if let Some(warning) = &server.warning {
+    lines.started(server.identity.place.shards);
+    for warning in server.warning.iter().chain(&options.remarks) {
         lines.warning(warning);
     }
     greet(&options, &server);
@@ -134,6 +134,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
         pin_cores: options.pin_cores,
         allow_any_file_system: options.allow_any_file_system,
         version: VERSION.to_owned(),
+        cluster: options.cluster.clone(),
     }
 }
 

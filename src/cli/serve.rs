@@ -29,6 +29,11 @@ pub struct Serve {
     #[argh(option, arg_name = "file")]
     config: Option<PathBuf>,
 
+    /// number of this node in its cluster (default: node_id of the
+    /// configuration file, else 1)
+    #[argh(option, arg_name = "n")]
+    node: Option<u32>,
+
     /// size of a log segment, in bytes or like 64MiB (default: 64MiB)
     #[argh(option, arg_name = "size", from_str_fn(parse_size))]
     segment_size: Option<u64>,
@@ -41,6 +46,7 @@ impl Serve {
             listen: self.listen,
             shards: self.shards,
             segment_bytes: self.segment_size,
+            node_id: self.node,
         };
         match ServeOptions::load(self.config.as_deref(), overrides) {
             Ok(options) => crate::serve::run(options),

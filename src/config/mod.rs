@@ -4,6 +4,7 @@
 //! Everything is checked before anything is opened; unknown keys and values
 //! without a unit are refused with the place in the file.
 
+mod cluster;
 mod units;
 
 use std::{
@@ -14,8 +15,11 @@ use std::{
 };
 
 use serde::Deserialize;
+use shards::driver::ClusterOptions;
 use thiserror::Error;
 
+pub use cluster::ClusterError;
+use cluster::ClusterKeys;
 pub use units::{parse_duration, parse_size, show_duration};
 use units::{Interval, Size};
 
@@ -86,6 +90,10 @@ pub struct ServeOptions {
     pub pin_cores: bool,
     /// Run on file systems that do not write in place; for tests.
     pub allow_any_file_system: bool,
+    /// The cluster this node is one of; `None`: alone.
+    pub cluster: Option<ClusterOptions>,
+    /// What the user should know of what was configured, in sentences.
+    pub remarks: Vec<String>,
 }
 
 impl Default for ServeOptions {
@@ -113,6 +121,8 @@ impl Default for ServeOptions {
             io_memory_bytes: 4 << 20,
             pin_cores: true,
             allow_any_file_system: false,
+            cluster: None,
+            remarks: Vec::new(),
         }
     }
 }
@@ -136,6 +146,8 @@ pub enum ConfigError {
     },
     #[error("{text:?} is not an address to listen on ({problem}); write one like 127.0.0.1:7420")]
     Address { text: String, problem: String },
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
 }
 
 /// The keys of a configuration file, as text has them.
@@ -164,6 +176,10 @@ struct File {
     io_memory: Option<Size>,
     pin_cores: Option<bool>,
     allow_any_file_system: Option<bool>,
+    cluster: Option<String>,
+    nodes: Option<Vec<String>>,
+    node_listen: Option<String>,
+    cluster_secret: Option<PathBuf>,
 }
 
 /// What the command line says; it wins over the file.
@@ -173,6 +189,7 @@ pub struct Overrides {
     pub listen: Option<String>,
     pub shards: Option<u16>,
     pub segment_bytes: Option<u64>,
+    pub node_id: Option<u32>,
 }
 
 impl ServeOptions {
@@ -191,7 +208,7 @@ impl ServeOptions {
     fn combine(file: File, overrides: Overrides) -> Result<Self, ConfigError> {
         let default = ServeOptions::default();
         let listen = overrides.listen.or(file.listen);
-        let options = ServeOptions {
+        let mut options = ServeOptions {
             data: overrides.data.or(file.data).unwrap_or(default.data),
             listen: listen.map_or(Ok(default.listen), |text| address(&text))?,
             shards: overrides.shards.or(file.shards),
@@ -213,7 +230,10 @@ impl ServeOptions {
             scrub_interval: file
                 .scrub_interval
                 .map_or(default.scrub_interval, |interval| interval.0),
-            node_id: file.node_id.unwrap_or(default.node_id),
+            node_id: overrides
+                .node_id
+                .or(file.node_id)
+                .unwrap_or(default.node_id),
             data_groups: file.data_groups.unwrap_or(default.data_groups),
             window_bytes: file.window_size.map_or(default.window_bytes, |size| {
                 u32::try_from(size.0).unwrap_or(u32::MAX)
@@ -231,8 +251,17 @@ impl ServeOptions {
             allow_any_file_system: file
                 .allow_any_file_system
                 .unwrap_or(default.allow_any_file_system),
+            cluster: None,
+            remarks: Vec::new(),
         };
         options.check()?;
+        let keys = ClusterKeys {
+            cluster: file.cluster,
+            nodes: file.nodes,
+            node_listen: file.node_listen,
+            cluster_secret: file.cluster_secret,
+        };
+        options.cluster = keys.check(options.node_id, options.listen, &mut options.remarks)?;
         Ok(options)
     }
 
@@ -420,6 +449,9 @@ mod tests {
             io_memory = "1MiB"
             pin_cores = false
             allow_any_file_system = true
+            cluster = "orders"
+            nodes = ["9=127.0.0.1:7509", "2=127.0.0.1:7502", "4=localhost:7504"]
+            node_listen = "127.0.0.2:7509"
             "#,
         )
         .unwrap();
@@ -446,6 +478,17 @@ mod tests {
             io_memory_bytes: 1 << 20,
             pin_cores: false,
             allow_any_file_system: true,
+            cluster: Some(ClusterOptions {
+                name: "orders".to_owned(),
+                nodes: vec![
+                    (2, "127.0.0.1:7502".parse().unwrap()),
+                    (4, "127.0.0.1:7504".parse().unwrap()),
+                    (9, "127.0.0.1:7509".parse().unwrap()),
+                ],
+                listen: "127.0.0.2:7509".parse().unwrap(),
+                secret: None,
+            }),
+            remarks: Vec::new(),
         };
         assert_eq!(options, expected);
     }
@@ -460,11 +503,13 @@ mod tests {
             listen: Some("localhost:0".into()),
             shards: Some(1),
             segment_bytes: Some(4 << 20),
+            node_id: Some(7),
         };
         let options = ServeOptions::load(Some(&path), overrides).unwrap();
         assert_eq!(options.data, Path::new("y"));
         assert!(options.listen.ip().is_loopback());
         assert_eq!((options.shards, options.segment_bytes), (Some(1), 4 << 20));
+        assert_eq!(options.node_id, 7);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::support::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Of an idle queue with one partition; about 2.4 KiB is stated.
-const BYTES_PER_QUEUE: u64 = 4 << 10;
+/// Of an idle queue with one partition, on two shards.
+const BYTES_PER_QUEUE: u64 = 1 << 10;
 /// Of a record of the backlog; 24 and the growth of what holds them.
 const BYTES_PER_RECORD: u64 = 48;
 /// Requests under way together.

@@ -21,6 +21,7 @@ use super::{
     clock, disk_space,
     fs_disk::{FsDisk, ZeroPace},
     helper::Helper,
+    links::{Cluster, Links},
     machine,
     mailbox::{Outbox, Receiver, Sender},
     peer_watch::PeerLimits,
@@ -160,6 +161,8 @@ pub(super) struct Bringup {
     pub reports: flume::Sender<Report>,
     pub crowd: Crowd,
     pub heart: Arc<Heart>,
+    /// `None`: this node is alone.
+    pub cluster: Option<Arc<Cluster>>,
 }
 
 impl Bringup {
@@ -183,14 +186,16 @@ impl Bringup {
             "shard",
         );
         let geometry = engine.log().geometry();
-        let shard = Shard::new(self.parts(queue, geometry, turns), engine);
+        let mut parts = self.parts(queue, geometry, turns);
+        parts.links = self.links(report.open_counter);
+        let shard = Shard::new(parts, engine);
         shard.start(self.mail.clone());
         loop {
             self.tell(&report);
             self.settle_amnesia(&shard, &report);
             shard.latched.wait().await;
             (engine, report) = self.reopen(&shard).await;
-            shard.replace_engine(engine);
+            shard.replace_engine(engine, report.open_counter);
         }
     }
 
@@ -244,6 +249,7 @@ impl Bringup {
             listen: self.listen,
             peers: self.peers,
             clean: self.clean.clone(),
+            links: None,
             prepare: {
                 let pace = Pace {
                     last: Mutex::default(),
@@ -254,6 +260,13 @@ impl Bringup {
                 })
             },
         }
+    }
+
+    fn links(&self, open_counter: u64) -> Option<Links> {
+        let cluster = self.cluster.clone()?;
+        // Not the engine's own numbers, which start at the same one.
+        let random = self.config.random.rotate_left(32);
+        Some(Links::new(cluster, self.config.shard, open_counter, random))
     }
 
     /// glommio decides by the first file of an executor whether later ones
@@ -355,7 +368,7 @@ impl Bringup {
         let helper = self.helper.clone();
         let waiting = shard.clone();
         shard.spawn(async move {
-            while !waiting.with_engine(|engine| engine.is_serving()) {
+            while !waiting.with_engine(|engine| engine.memory_is_settled()) {
                 sleep(Duration::from_millis(20)).await;
             }
             let task = waiting.clone();

@@ -9,6 +9,7 @@ use wire::{
     error::{ErrorCode, WireError},
     frame::{check_start, FrameHeader, HEADER_BYTES},
     limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
+    node::NODE_MAGIC,
 };
 
 use super::{
@@ -151,6 +152,11 @@ pub(super) async fn accept(shard: Rc<Shard>, mut stream: TcpStream) {
     let header = match future::or(hello, late).await {
         Some(Ok(Some(header))) => header,
         Some(Ok(None)) => return,
+        Some(Err(WireError::BadMagic { found })) if found == NODE_MAGIC => {
+            let at = stream.peer_addr().map(|at| at.to_string());
+            let bytes = shard.refuse_node_here(&at.unwrap_or_default());
+            return refuse(&mut stream, &bytes).await;
+        }
         Some(Err(error)) => {
             let code = code_of(&error);
             return refuse(&mut stream, &error_frame(0, code, &error.to_string())).await;

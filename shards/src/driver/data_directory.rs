@@ -20,14 +20,11 @@ use std::{
 use rustix::fs::{flock, statfs, FlockOperation};
 use thiserror::Error;
 
-use crate::{engine::ShardPlace, log::OtherFormat};
+use super::identity::{self, Identity, Membership};
+use crate::engine::ShardPlace;
 
-/// Version of the directory's layout.
-const FORMAT: u32 = 1;
 /// While it is there, logs that are missing are made; later they are missed.
 const CREATING: &str = "creating";
-/// Longest identity file that is read.
-const MAX_IDENTITY_BYTES: u64 = 64 << 10;
 /// A look from outside holds the lock for a moment ([`running_server`]): that is
 /// waited out, this often and this long.
 const LOCK_TRIES: u32 = 20;
@@ -58,17 +55,12 @@ pub enum DirectoryError {
     Shards { stored: u16, asked: u16 },
     #[error("the directory belongs to node {stored} and this server is configured as node {asked}; use the directory of this node")]
     Node { stored: u32, asked: u32 },
+    #[error("the directory belongs to {stored} and this server is configured for {asked}; nothing in it was changed: use the directory of this node, or a new one with --data")]
+    Cluster { stored: String, asked: String },
+    #[error("the directory belongs to a cluster of the nodes {stored:?} and nodes has {asked:?}; nothing in it was changed: members are fixed when the directory is made, so list the same ones")]
+    Members { stored: Vec<u32>, asked: Vec<u32> },
     #[error("the file system of {path} (type {kind:#x}) is neither ext4 nor XFS, so \"written\" cannot be promised on it; move the directory, or set allow_any_file_system = true for tests")]
     FileSystem { path: PathBuf, kind: u64 },
-}
-
-/// What a data directory is; fixed at its creation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    pub node: u32,
-    /// Random, tells directories apart.
-    pub cookie: u64,
-    pub place: ShardPlace,
 }
 
 /// A locked data directory.
@@ -92,11 +84,13 @@ impl Drop for Lock {
 }
 
 /// What a directory is created with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NewDirectory {
     pub node: u32,
     pub shards: u16,
     pub data_groups: u32,
+    /// `None`: the node is alone.
+    pub cluster: Option<Membership>,
 }
 
 impl DataDirectory {
@@ -123,7 +117,8 @@ impl DataDirectory {
             return Err(DirectoryError::Foreign { path: at() });
         }
         let lock = take_lock(path)?;
-        let stored = read_identity(path)?;
+        let (node, cluster) = (new.node, new.cluster.clone());
+        let stored = identity::read(path)?;
         let created = stored.is_none();
         let identity = match stored {
             Some(identity) => identity,
@@ -135,12 +130,7 @@ impl DataDirectory {
                 asked,
             });
         }
-        if identity.node != new.node {
-            return Err(DirectoryError::Node {
-                stored: identity.node,
-                asked: new.node,
-            });
-        }
+        identity.check(node, cluster.as_ref())?;
         Ok(DataDirectory {
             path: path.to_owned(),
             identity,
@@ -259,24 +249,6 @@ pub fn shard_directory(data: &Path, shard: u16) -> PathBuf {
     data.join(format!("shard-{shard:02}"))
 }
 
-/// How many shards the directory has, if it is made and can be read.
-pub fn stored_shards(path: &Path) -> Option<u16> {
-    let identity = read_identity(path).ok().flatten();
-    identity.map(|identity| identity.place.shards)
-}
-
-/// The other format that the directory's identity states, if it does.
-pub(super) fn other_format(path: &Path) -> Option<OtherFormat> {
-    let text = fs::read_to_string(path.join("identity")).ok()?;
-    let number = text.lines().next()?.strip_prefix("tidegate ")?;
-    let format = number.parse().ok()?;
-    (format != FORMAT).then(|| OtherFormat {
-        what: "the file `identity`".to_owned(),
-        format,
-        reads: FORMAT,
-    })
-}
-
 fn check_file_system(path: &Path) -> Result<(), DirectoryError> {
     let kind = statfs(path)
         .map_err(|error| DirectoryError::Create {
@@ -310,20 +282,8 @@ fn create_identity(path: &Path, new: NewDirectory) -> io::Result<Identity> {
         node: new.node,
         cookie: random_u64()?,
         place: ShardPlace::spread(new.data_groups, new.shards),
+        cluster: new.cluster,
     };
-    let table: Vec<String> = identity
-        .place
-        .shard_of_group
-        .iter()
-        .map(|shard| shard.to_string())
-        .collect();
-    let text = format!(
-        "tidegate {FORMAT}\nnode {}\ncookie {:016x}\nlogs {}\ngroups {}\n",
-        identity.node,
-        identity.cookie,
-        identity.place.shards,
-        table.join(" ")
-    );
     File::create(path.join(CREATING))?;
     sync_directory(path)?;
     sync_names_of(path)?;
@@ -332,7 +292,7 @@ fn create_identity(path: &Path, new: NewDirectory) -> io::Result<Identity> {
     }
     let temporary = path.join("identity.tmp");
     let mut file = File::create(&temporary)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(identity.text().as_bytes())?;
     file.sync_all()?;
     fs::rename(&temporary, path.join("identity"))?;
     sync_directory(path)?;
@@ -364,60 +324,16 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Eight random bytes of the system.
+/// A random number of the system.
 pub fn random_u64() -> io::Result<u64> {
-    let mut bytes = [0; 8];
+    random_bytes().map(u64::from_le_bytes)
+}
+
+/// Random bytes of the system.
+pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
-}
-
-fn read_identity(path: &Path) -> Result<Option<Identity>, DirectoryError> {
-    let refuse = |reason: String| DirectoryError::Identity {
-        path: path.to_owned(),
-        reason,
-    };
-    let file = match File::open(path.join("identity")) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(refuse(error.to_string())),
-    };
-    let mut text = String::new();
-    file.take(MAX_IDENTITY_BYTES)
-        .read_to_string(&mut text)
-        .map_err(|error| refuse(error.to_string()))?;
-    parse_identity(&text).map(Some).map_err(refuse)
-}
-
-fn parse_identity(text: &str) -> Result<Identity, String> {
-    let field = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
-            .ok_or_else(|| format!("the line {name:?} is missing"))
-    };
-    fn bad<E>(name: &str) -> impl FnOnce(E) -> String + '_ {
-        move |_| format!("the line {name:?} is not a number")
-    }
-    let format: u32 = field("tidegate")?.parse().map_err(bad("tidegate"))?;
-    if format != FORMAT {
-        return Err(format!(
-            "format {format}, and this build reads format {FORMAT}"
-        ));
-    }
-    let shards: u16 = field("logs")?.parse().map_err(bad("logs"))?;
-    let table: Result<Vec<u16>, _> = field("groups")?.split(' ').map(str::parse).collect();
-    let shard_of_group = table.map_err(bad("groups"))?;
-    let placed = shard_of_group.iter().all(|shard| *shard < shards);
-    if !placed || shard_of_group.len() < 2 || shards == 0 || shards > 64 {
-        return Err("the table of groups does not fit the number of logs".to_owned());
-    }
-    Ok(Identity {
-        node: field("node")?.parse().map_err(bad("node"))?,
-        cookie: u64::from_str_radix(field("cookie")?, 16).map_err(bad("cookie"))?,
-        place: ShardPlace {
-            shard_of_group,
-            shards,
-        },
-    })
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -428,6 +344,7 @@ mod tests {
         node: 1,
         shards: 2,
         data_groups: 4,
+        cluster: None,
     };
 
     fn open(path: &Path) -> Result<DataDirectory, DirectoryError> {
@@ -525,6 +442,7 @@ mod tests {
         for text in [
             "",
             "tidegate 2\n",
+            "tidegate 3\n",
             "tidegate 1\nnode 1\ncookie 0\nlogs 1\ngroups 0 7\n",
         ] {
             fs::write(dir.path().join("identity"), text).unwrap();

@@ -1,5 +1,5 @@
 //! Accepts connections on the port that all shards share, on a thread per
-//! shard: glommio's listener cannot set `SO_REUSEADDR`, without which a restart
+//! shard, and on the port for nodes, on one more: glommio's listener cannot set `SO_REUSEADDR`, without which a restart
 //! after a crash waits for the old connections' time to pass.
 
 use std::{
@@ -37,6 +37,9 @@ pub(super) struct Listener {
     pub reports: flume::Sender<Report>,
     /// Set once the shard drains: what still comes is closed at once.
     pub closed: Arc<AtomicBool>,
+    /// What is done with a connection.
+    pub letter: fn(OwnedFd) -> Letter,
+    pub name: &'static str,
 }
 
 /// Binds one of the listeners of the shared port.
@@ -57,7 +60,7 @@ impl Listener {
     pub(super) fn start(self, address: SocketAddr) -> std::io::Result<()> {
         let socket = bind(address)?;
         thread::Builder::new()
-            .name(format!("accept-{}", self.shard))
+            .name(format!("{}-{}", self.name, self.shard))
             .spawn(move || self.run(&socket))?;
         Ok(())
     }
@@ -71,9 +74,7 @@ impl Listener {
                     if self.closed.load(Ordering::Relaxed) {
                         continue;
                     }
-                    let letter = Letter::Accepted {
-                        socket: OwnedFd::from(stream),
-                    };
+                    let letter = (self.letter)(OwnedFd::from(stream));
                     if self.mail.send(letter).is_err() {
                         return;
                     }

@@ -21,6 +21,15 @@ pub(super) enum Letter {
         window_bytes: u32,
         correlation: u64,
     },
+    /// A connection that the listener for nodes accepted.
+    NodeAccepted {
+        socket: OwnedFd,
+    },
+    /// A node's connection whose hello, judged, names this shard.
+    NodeCalled {
+        socket: OwnedFd,
+        hello: Vec<u8>,
+    },
     /// A helper prepared a segment (or could not).
     Segment {
         sequence: u64,
@@ -100,6 +109,11 @@ impl Outbox {
     }
 
     fn sent(&self) {
-        self.waiting.borrow_mut().pop_front();
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.pop_front();
+        if waiting.is_empty() {
+            // A start sends a letter for every partition.
+            waiting.shrink_to(MAILBOX_LETTERS);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The only layer that knows glommio, threads, clocks and files: engine
 //! effects into I/O, completions into events.
 //!
-//! Owns: one executor per core and the shards it runs, the sockets, the
-//! segment descriptors, the mailboxes between shards, the helper threads, and
+//! Owns: one executor per core and the shards it runs, the sockets (of clients,
+//! and of other nodes in `links`), the segment descriptors, the mailboxes between shards, the helper threads, and
 //! the data directory around the logs (lock, identity, clean marker).
 //!
 //! Invariants:
@@ -32,6 +32,8 @@ mod fd;
 mod formats;
 pub mod fs_disk;
 mod helper;
+mod identity;
+mod links;
 mod listener;
 mod local_event;
 mod machine;
@@ -46,7 +48,9 @@ mod store_job;
 mod timer;
 
 pub use boot_directory::boot_directory;
-pub use data_directory::{shard_directory, DirectoryError, Identity};
+pub use data_directory::{shard_directory, DirectoryError};
+pub use identity::{Identity, Membership};
+pub use links::{ClusterOptions, Secret};
 pub use machine::MachineError;
 pub use peer_watch::PeerLimits;
 pub use server::{Server, ServerOptions, StartError};

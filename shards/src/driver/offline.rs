@@ -13,9 +13,10 @@ use thiserror::Error;
 pub use super::data_directory::{running_server, RunningServer};
 use super::{
     boot_directory::existing_boot_directory,
-    data_directory::{other_format, shard_directory, stored_shards},
+    data_directory::shard_directory,
     formats::{self, Unfit},
     fs_disk::FsDisk,
+    identity::{other_format, stored_shards},
     machine,
 };
 use crate::{

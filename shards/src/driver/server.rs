@@ -14,11 +14,13 @@ use thiserror::Error;
 
 use super::{
     bringup::{self, Bringup},
-    data_directory::{self, random_u64, DataDirectory, DirectoryError, Identity, NewDirectory},
+    data_directory::{random_u64, DataDirectory, DirectoryError, NewDirectory},
     device_probe::{self, DeviceProbe},
     formats::{self, Unfit},
     fs_disk::FsDisk,
     helper::Helper,
+    identity::{self, Identity},
+    links::{Cluster, ClusterOptions, MOST_STRANGERS},
     machine::{self, MachineError},
     mailbox::{mailboxes, Letter, Sender},
     peer_watch::PeerLimits,
@@ -84,11 +86,18 @@ pub struct ServerOptions {
     pub allow_any_file_system: bool,
     /// Name and version for hello.
     pub version: String,
+    /// `None`: this node is alone.
+    pub cluster: Option<ClusterOptions>,
 }
 
 /// Why a server did not start. Each is one sentence for the user.
 #[derive(Debug, Error)]
 pub enum StartError {
+    #[error("cannot listen for other nodes on {address}: {source}; another program may use the port: choose one with node_listen")]
+    NodeListen {
+        address: SocketAddr,
+        source: io::Error,
+    },
     #[error(transparent)]
     Machine(#[from] MachineError),
     #[error(transparent)]
@@ -149,15 +158,24 @@ impl Server {
         tell: &mut dyn FnMut(u16, &Notice),
     ) -> Result<Self, StartError> {
         machine::check()?;
-        let address = reserve(options.listen)?;
+        let address = reserve(options.listen).map_err(|source| StartError::Listen {
+            address: options.listen,
+            source,
+        })?;
+        if let Some(cluster) = &options.cluster {
+            let address = cluster.listen;
+            let reserved = reserve(address);
+            reserved.map_err(|source| StartError::NodeListen { address, source })?;
+        }
         let cores = machine::cores();
         let new = NewDirectory {
             node: options.node,
             shards: options.shards.unwrap_or(cores),
             data_groups: options.data_groups,
+            cluster: options.cluster.as_ref().map(ClusterOptions::membership),
         };
         // Before a new directory fixes the number of shards.
-        let shards = data_directory::stored_shards(&options.data).unwrap_or(new.shards);
+        let shards = identity::stored_shards(&options.data).unwrap_or(new.shards);
         let warning = machine::check_memory(options.io_memory as u64, shards)?;
         let any = options.allow_any_file_system;
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
@@ -350,6 +368,7 @@ impl Launch<'_> {
         };
         let hearts: Vec<Arc<Heart>> = receivers.iter().map(|_| Arc::default()).collect();
         pulse::watch(hearts.clone()).map_err(StartError::Thread)?;
+        let cluster = self.cluster()?;
         for (shard, (mail, heart)) in receivers.into_iter().zip(hearts).enumerate() {
             let shard = shard as u16;
             let bringup = Bringup {
@@ -378,6 +397,7 @@ impl Launch<'_> {
                 reports: self.reports.clone(),
                 crowd: crowd.clone(),
                 heart,
+                cluster: cluster.clone(),
             };
             let placement = self.placement(shard);
             LocalExecutorBuilder::new(placement)
@@ -393,6 +413,16 @@ impl Launch<'_> {
         Ok(senders)
     }
 
+    fn cluster(&self) -> Result<Option<Arc<Cluster>>, StartError> {
+        let Some(options) = self.options.cluster.clone() else {
+            return Ok(None);
+        };
+        let reports = self.reports.clone();
+        let made = Cluster::new(options, &self.directory.identity, reports);
+        made.map(|cluster| Some(Arc::new(cluster)))
+            .map_err(StartError::Thread)
+    }
+
     fn placement(&self, shard: u16) -> Placement {
         let fits = self.directory.identity.place.shards <= machine::cores();
         if self.options.pin_cores && fits {
@@ -406,7 +436,10 @@ impl Launch<'_> {
         Ok(EngineConfig {
             shard,
             node: self.options.node,
-            nodes: vec![self.options.node],
+            nodes: match &self.options.cluster {
+                Some(cluster) => cluster.members(),
+                None => vec![self.options.node],
+            },
             place: self.directory.identity.place.clone(),
             start_wall_ms: super::clock::wall_ms(),
             start_mono_ms: super::clock::mono_ms(),
@@ -422,10 +455,19 @@ impl Launch<'_> {
         })
     }
 
+    /// Links and strangers on the port for nodes hold two descriptors each.
+    fn node_descriptors(&self) -> u64 {
+        let Some(cluster) = &self.options.cluster else {
+            return 0;
+        };
+        let shards = u64::from(self.directory.identity.place.shards);
+        2 * (shards * cluster.nodes.len() as u64 + MOST_STRANGERS as u64)
+    }
+
     /// Each connection holds two descriptors.
     fn most_connections(&self) -> i64 {
         let descriptors = machine::descriptors();
-        let reserved = RESERVED_DESCRIPTORS.min(descriptors / 2);
+        let reserved = (RESERVED_DESCRIPTORS + self.node_descriptors()).min(descriptors / 2);
         let by_descriptors = descriptors.saturating_sub(reserved) / 2;
         let most = self
             .options
@@ -439,18 +481,15 @@ impl Launch<'_> {
 
 /// Finds the port to listen on. The shards share it by `SO_REUSEPORT`, which
 /// would also let a second server in: so it is first bound without.
-fn reserve(address: SocketAddr) -> Result<SocketAddr, StartError> {
-    let bind = || -> io::Result<SocketAddr> {
-        let domain = socket2::Domain::for_address(address);
-        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // Not against connections of an earlier life that wait out their time.
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(1)?;
-        let bound = socket.local_addr()?;
-        bound
-            .as_socket()
-            .ok_or_else(|| io::Error::other("not an IP address"))
-    };
-    bind().map_err(|source| StartError::Listen { address, source })
+fn reserve(address: SocketAddr) -> io::Result<SocketAddr> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+    // Not against connections of an earlier life that wait out their time.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1)?;
+    let bound = socket.local_addr()?;
+    bound
+        .as_socket()
+        .ok_or_else(|| io::Error::other("not an IP address"))
 }

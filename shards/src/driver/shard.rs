@@ -24,6 +24,7 @@ use super::{
     disk_space,
     fs_disk::FsDisk,
     helper::Helper,
+    links::{self, Links},
     listener::{self, Listener},
     local_event::LocalEvent,
     mailbox::{Letter, Outbox, Receiver, Sender},
@@ -33,7 +34,9 @@ use super::{
     timer::ShardTimer,
 };
 use crate::{
-    engine::{ConnKey, Effect, Engine, Event, HelloFacts, Notice, ReadResult, ShardMessage},
+    engine::{
+        ConnKey, Effect, Engine, Event, HelloFacts, Notice, ReadResult, ShardMessage, KEPT_ENTRIES,
+    },
     io::Disk,
     log::{segment_name, IoFailure, LogEffect},
     store::StoreJob,
@@ -100,6 +103,8 @@ pub(super) struct ShardParts {
     pub store_helper: Helper,
     /// See [`disk_space::is_low`].
     pub disk_low_water: Option<u64>,
+    /// `None`: this node is alone.
+    pub links: Option<Links>,
 }
 
 pub(super) struct Shard {
@@ -115,6 +120,8 @@ pub(super) struct Shard {
     draining: Cell<bool>,
     disk_low: Cell<bool>,
     listener_closed: Arc<AtomicBool>,
+    /// It was said that a node called the port for clients.
+    node_called: Cell<bool>,
     pub(super) latched: LocalEvent,
 }
 
@@ -133,6 +140,7 @@ impl Shard {
             draining: Cell::new(false),
             disk_low: Cell::new(false),
             listener_closed: Arc::new(AtomicBool::new(false)),
+            node_called: Cell::new(false),
             latched: LocalEvent::default(),
         })
     }
@@ -149,6 +157,10 @@ impl Shard {
         let timer = self.timer.clone();
         self.spawn(async move { timer.run(|| shard.turn.set()).await });
         self.spawn(self.clone().watch_disk());
+        if let Some(links) = &self.parts.links {
+            self.listen_for_nodes(links);
+            links.start(self);
+        }
         self.turn.set();
     }
 
@@ -195,6 +207,7 @@ impl Shard {
             for effect in effects.drain(..) {
                 self.execute(effect);
             }
+            effects.shrink_to(KEPT_ENTRIES);
             self.effects.replace(effects);
             let (again, next) = {
                 let engine = self.engine.borrow();
@@ -223,8 +236,12 @@ impl Shard {
                     socket.close();
                 }
             }
-            // No links yet: nobody is linked, so that nothing is asked for.
-            Effect::NodeOutput { .. } | Effect::NodeRefused { .. } => {}
+            Effect::NodeOutput { node } => {
+                if let Some(links) = &self.parts.links {
+                    links.output(node);
+                }
+            }
+            Effect::NodeRefused { node, reason } => self.refuse_node(node, reason),
             Effect::ToShard { shard, message } if shard == self.number => {
                 self.event(Event::Message(message));
             }
@@ -364,6 +381,10 @@ impl Shard {
             Letter::Accepted { socket } => {
                 self.spawn(listener::receive(self.clone(), socket));
             }
+            Letter::NodeAccepted { socket } => self.spawn(links::called(self.clone(), socket)),
+            Letter::NodeCalled { socket, hello } => {
+                self.spawn(links::answered(self.clone(), socket, hello));
+            }
             Letter::DiskLow(low) => {
                 if self.disk_low.replace(low) != low {
                     self.event(Event::DiskLow(low));
@@ -385,6 +406,8 @@ impl Shard {
             mail: self.parts.own_mail.clone(),
             reports: self.parts.reports.clone(),
             closed: self.listener_closed.clone(),
+            letter: |socket| Letter::Accepted { socket },
+            name: "accept",
         };
         match listener.start(self.parts.listen) {
             Ok(()) => self.report(Report::Listening { shard: self.number }),
@@ -392,6 +415,27 @@ impl Shard {
                 shard: self.number,
                 reason: format!("cannot listen on {}: {error}", self.parts.listen),
             }),
+        }
+    }
+
+    /// Until the process ends: nodes may come while others drain.
+    fn listen_for_nodes(&self, links: &Links) {
+        let Some(address) = links.listen() else {
+            return;
+        };
+        let listener = Listener {
+            shard: self.number,
+            mail: self.parts.own_mail.clone(),
+            reports: self.parts.reports.clone(),
+            closed: Arc::default(),
+            letter: |socket| Letter::NodeAccepted { socket },
+            name: "nodes",
+        };
+        if let Err(error) = listener.start(address) {
+            self.report(Report::Failed {
+                shard: self.number,
+                reason: format!("cannot listen for nodes on {address}: {error}"),
+            });
         }
     }
 
@@ -483,6 +527,59 @@ impl Shard {
         self.parts.crowd.now.load(Ordering::Relaxed) >= self.parts.crowd.most
     }
 
+    // --- other nodes ---
+
+    pub(super) fn links(&self) -> Option<&Links> {
+        self.parts.links.as_ref()
+    }
+
+    /// What a node is told that calls the port for clients.
+    pub(super) fn refuse_node_here(&self, at: &str) -> Vec<u8> {
+        let (refusal, frame) = links::client_port();
+        match &self.parts.links {
+            Some(links) => links.refused_stranger(at, &refusal),
+            None if self.node_called.replace(true) => {}
+            None => self.problem(&format!(
+                "a connection from {at} is refused: {}",
+                refusal.reason
+            )),
+        }
+        frame
+    }
+
+    pub(super) fn hand_link_over(&self, shard: u16, socket: OwnedFd, hello: Vec<u8>) {
+        self.send(shard, Letter::NodeCalled { socket, hello });
+    }
+
+    pub(super) fn node_up(&self, node: u32) {
+        self.event(Event::NodeUp { node });
+    }
+
+    pub(super) fn node_down(&self, node: u32) {
+        self.event(Event::NodeDown { node });
+    }
+
+    pub(super) fn node_body(&self, node: u32, body: &[u8]) {
+        self.event(Event::NodeBody { node, body });
+    }
+
+    pub(super) fn take_node_output(&self, node: u32, into: &mut Vec<u8>) -> bool {
+        let mut engine = self.engine.borrow_mut();
+        let taken = engine.take_node_output(node, into);
+        if engine.wants_turn() {
+            self.turn.set();
+        }
+        taken
+    }
+
+    /// Ends the link to a node that broke the protocol.
+    pub(super) fn refuse_node(&self, node: u32, reason: String) {
+        let links = self.parts.links.as_ref();
+        if links.is_some_and(|links| links.refuse(node, reason)) {
+            self.node_down(node);
+        }
+    }
+
     // --- the end ---
 
     /// Stops admitting, lets what is in flight finish, makes everything durable.
@@ -509,6 +606,9 @@ impl Shard {
             None => self.say_why_not_clean(),
         }
         let quiet = marker.is_some();
+        if let Some(links) = &self.parts.links {
+            links.finish().await;
+        }
         self.report(Report::Drained {
             shard: self.number,
             quiet,
@@ -530,10 +630,14 @@ impl Shard {
         look(&mut self.engine.borrow_mut())
     }
 
-    /// Puts a rebuilt engine in place: every connection of the old one is closed.
-    pub(super) fn replace_engine(&self, engine: Engine<DmaBuffer>) {
+    /// Puts a rebuilt engine in place: every connection and link of the old one is
+    /// closed.
+    pub(super) fn replace_engine(&self, engine: Engine<DmaBuffer>, open_counter: u64) {
         for socket in self.sockets.borrow().values() {
             socket.close();
+        }
+        if let Some(links) = &self.parts.links {
+            links.reopen(open_counter);
         }
         *self.engine.borrow_mut() = engine;
         self.event(Event::DiskLow(self.disk_low.get()));

@@ -13,7 +13,7 @@ use super::{
     types::{Loss, Notice},
 };
 use crate::{
-    group::{Committed, GroupId},
+    group::{Committed, GroupId, MembershipChange},
     io::BatchBuffer,
     state::meta::MetaCommand,
 };
@@ -22,6 +22,9 @@ impl<B: BatchBuffer> Engine<B> {
     /// Applies a committed entry and answers whoever waits for it.
     pub(super) fn apply(&mut self, group: u32, entry: &Committed) {
         let origin = self.take_origin(group, entry.index);
+        if entry.membership {
+            return self.apply_membership(group, entry);
+        }
         if entry.len == 0 {
             return self.on_leaders_entry(group, entry);
         }
@@ -53,9 +56,28 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let ours = slot.group.is_leader() && slot.group.term() == entry.term;
         if ours && !slot.serving {
-            let copies = majority(slot.group.voters());
+            let copies = majority(self.replicas());
             let action = GateAction::Serving { group };
             self.gate_or_act(group, at(entry), copies, action);
+        }
+    }
+
+    fn apply_membership(&mut self, group: u32, entry: &Committed) {
+        let mut payload = Vec::new();
+        let Some(slot) = self.groups.get_mut(&group) else {
+            return;
+        };
+        let visit = &mut |piece: &[u8]| payload.extend_from_slice(piece);
+        slot.group.visit_entry(&self.log, entry.index, visit);
+        let changed = match MembershipChange::decode(&payload) {
+            Some(change) => slot.group.change_membership(&mut self.log, change),
+            None => return self.group_problem(group, "a change of membership does not decode"),
+        };
+        if let Err(error) = changed {
+            self.group_problem(
+                group,
+                &format!("a change of membership was not applied: {error}"),
+            );
         }
     }
 
@@ -213,11 +235,12 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(slot) = self.partitions.get_mut(&key) {
             slot.begun = false;
         }
-        let voters = self
-            .groups
-            .get(&group)
-            .map_or(1, |slot| slot.group.voters());
-        self.gate_or_act(group, at, majority(voters), GateAction::Begun { key });
+        self.gate_or_act(
+            group,
+            at,
+            majority(self.replicas()),
+            GateAction::Begun { key },
+        );
     }
 
     pub(super) fn has_begun(&self, slot: &PartitionSlot) -> bool {
@@ -248,9 +271,9 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(slot) = self.partitions.get(&key) else {
             return 1;
         };
-        let group = self.groups.get(&slot.group.0);
-        let voters = group.map_or(1, |slot| slot.group.voters());
-        copies_needed(slot.machine.spec().copies, voters, boundary)
+        // Of all replicas there should be, also while one is being replaced (found
+        // by the model, `copies-full` and `barrier-full`).
+        copies_needed(slot.machine.spec().copies, self.replicas(), boundary)
     }
 
     /// Splits an append's gate: what waits for written opens there, what waits

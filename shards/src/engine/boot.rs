@@ -21,7 +21,10 @@ use super::{
     upkeep::{PackFile, RestoreFailure, Restored, Scrub, Upkeep},
 };
 use crate::{
-    group::{Group, GroupError, GroupId, GroupState, GroupStateError, PeerId, Recovered, Tail},
+    group::{
+        Group, GroupError, GroupId, GroupState, GroupStateError, Members, MembershipChange, PeerId,
+        Recovered, Tail,
+    },
     io::BatchBuffer,
     log::{ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter, FIRST_SEGMENT},
     mutation::{removed, Rule},
@@ -147,7 +150,11 @@ impl Boot {
                 self.stage(group, payload, place);
                 Ok(())
             }
-            ItemKind::Entry if recovered.state.voters.len() > 1 => {
+            ItemKind::Membership => {
+                self.hold_entry(item, payload, place);
+                Ok(())
+            }
+            ItemKind::Entry if !recovered.state.is_alone() => {
                 self.hold_entry(item, payload, place);
                 Ok(())
             }
@@ -197,7 +204,7 @@ impl Boot {
             recovered.state.answers_at = Boundary::Written;
         }
         let tail = &mut recovered.tail;
-        if !tail.push(item.index, item.term, item.sync, payload, place) {
+        if !tail.push(item, payload, place) {
             self.note_gap(GroupId(group));
         }
     }
@@ -207,13 +214,21 @@ impl Boot {
         let Some(recovered) = self.groups.get_mut(&group) else {
             return Ok(());
         };
-        if recovered.state.voters.len() <= 1 {
+        if recovered.state.is_alone() {
             return Ok(());
         }
         let generation = recovered.state.generation;
         let committed = recovered.tail.commit(commit);
         let covered = self.covered.get(&group).copied().unwrap_or(0);
         for (index, held) in committed {
+            if held.membership {
+                let recovered = self.groups.get_mut(&group);
+                let change = MembershipChange::decode(&held.payload);
+                if let Some((recovered, change)) = recovered.zip(change) {
+                    change.apply(&mut recovered.state.members);
+                }
+                continue;
+            }
             if index <= covered && group == GroupId::META.0 && !removed(Rule::MetaCoveredOnce) {
                 continue;
             }
@@ -368,7 +383,7 @@ impl Boot {
                 commit: 0,
                 base_index: 0,
                 base_term: 0,
-                voters,
+                members: Members::of_voters(voters),
             },
             last_index: 0,
             last_term: 0,
@@ -382,7 +397,7 @@ impl Boot {
         let state = &mut recovered.state;
         state.generation += 1;
         state.peer = PeerId::new(self.config.node, self.meta.next_join_number());
-        state.voters = vec![state.peer.0];
+        state.members = Members::of_voters(vec![state.peer.0]);
         state.vote = 0;
         state.base_index = recovered.last_index;
         state.base_term = recovered.last_term;
@@ -419,15 +434,13 @@ impl Boot {
                 continue;
             }
             let mut recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
-            let alone = recovered.state.voters.len() <= 1;
+            let alone = recovered.state.is_alone();
             let forgot = memory.durable_memory_lost
                 || memory.amnesiac && recovered.state.answers_at == Boundary::Written;
-            if forgot && !alone {
-                // Its old name must not answer again (R2); how it joins anew is not
-                // built yet.
-                notices.push(Notice::Problem(format!(
-                    "this node's replica of {id} may have forgotten what it answered: it takes no part any more; the other replicas go on without it"
-                )));
+            if forgot && !alone && id == GroupId::META {
+                notices.push(Notice::Problem(
+                    "this node's replica of group 0 may have forgotten what it answered at durable: it takes no part any more; replace the node".to_owned(),
+                ));
                 continue;
             }
             if forgot && id == GroupId::META {
@@ -483,6 +496,7 @@ impl Boot {
             links: Links::new(others),
             refused_nodes: Vec::new(),
             remote_conns: BTreeMap::new(),
+            rejoins: BTreeMap::new(),
             sending: None,
             receiving: BTreeMap::new(),
             next_remote: 1,
@@ -515,6 +529,7 @@ impl Boot {
             serving_in_doubt: true,
             latched: false,
             awaiting_recovery: awaiting,
+            announced: LogPosition(0),
             own_order: reorder,
             directory_known: false,
             directory_told: false,
@@ -563,7 +578,7 @@ impl<B: BatchBuffer> Engine<B> {
         let state = &mut recovered.state;
         state.generation = generation;
         state.peer = peer;
-        state.voters = vec![peer.0];
+        state.members = Members::of_voters(vec![peer.0]);
         state.vote = 0;
         state.base_index = recovered.last_index;
         state.base_term = recovered.last_term;
@@ -645,7 +660,13 @@ impl<B: BatchBuffer> Engine<B> {
         let queues = meta.state.iter_from("").cloned().collect();
         let next_id = meta.state.next_queue_id();
         let message = ShardMessage::Directory { queues, next_id };
+        let replaced: Vec<_> = meta.state.replaced().collect();
         self.outbound.push((shard, message));
+        for (group, retired, new) in replaced {
+            if self.config.place.shard_of(GroupId(group)) == Some(shard) {
+                self.replaced(group, retired, new);
+            }
+        }
     }
 
     /// Tells the shards of the queues, as soon as this replica of group 0 may.

@@ -26,9 +26,13 @@ use super::{
 };
 use crate::{
     io::BatchBuffer,
-    log::{CleanMarker, LogEffect, LogFrontiers, LogWriter},
+    log::{CleanMarker, LogEffect, LogFrontiers, LogPosition, LogWriter},
     state::queue::AppendedRecord,
 };
+
+/// A list that is used again keeps room for so many entries: a start, or a
+/// burst over very many queues, must not be paid for ever after.
+pub(crate) const KEPT_ENTRIES: usize = 4096;
 
 /// Hashing with fixed seeds: iteration order must not differ between runs, and
 /// these maps are never iterated where order shows.
@@ -56,6 +60,8 @@ pub struct Engine<B> {
     pub(super) next_remote: u64,
     /// Nodes whose link is to end, and why.
     pub(super) refused_nodes: Vec<(u32, String)>,
+    /// Shard 0: replicas of this node that want a new name, and when it was asked for last.
+    pub(super) rejoins: BTreeMap<(u32, u64), u64>,
     /// Snapshots on their way.
     pub(super) sending: Option<Box<Sending>>,
     pub(super) receiving: BTreeMap<u32, Receiving>,
@@ -95,6 +101,8 @@ pub struct Engine<B> {
     pub(super) latched: bool,
     /// Groups that wait for group 0's order before they may lead.
     pub(super) awaiting_recovery: BTreeMap<u32, crate::group::Recovered>,
+    /// End of the last new name of a replica of ours.
+    pub(super) announced: LogPosition,
     /// Group 0's new identity, if it had to give itself one.
     pub(super) own_order: Option<crate::group::GroupState>,
     pub(super) directory_known: bool,
@@ -320,6 +328,11 @@ impl<B: BatchBuffer> Engine<B> {
             } => {
                 self.on_recover_group(shard, group, generation, peer);
             }
+            ShardMessage::Replaced {
+                group,
+                retired,
+                new,
+            } => self.on_replaced(group, retired, new),
             ShardMessage::Reopened { shard } => self.on_reopened(shard),
             ShardMessage::WantDirectory { shard } => self.send_directory(shard),
             ShardMessage::GroupRecovered {
@@ -624,6 +637,14 @@ impl<B: BatchBuffer> Engine<B> {
                 .all(|slot| slot.group.is_settled() && slot.waiting() == 0)
     }
 
+    /// What the log may have forgotten is told: every group whose memory was in doubt
+    /// goes on under another name, and that is durable.
+    pub fn memory_is_settled(&self) -> bool {
+        self.serving
+            && self.awaiting_recovery.is_empty()
+            && self.announced <= self.frontiers.durable_next
+    }
+
     /// True once every group leads and serves.
     pub fn is_serving(&self) -> bool {
         self.serving
@@ -637,6 +658,7 @@ impl<B: BatchBuffer> Engine<B> {
                 .drain(..)
                 .map(|(shard, message)| Effect::ToShard { shard, message }),
         );
+        self.outbound.shrink_to(KEPT_ENTRIES);
         effects.extend(self.resumed.drain(..).map(|conn| Effect::Output { conn }));
         effects.extend(self.closing.drain(..).map(|conn| Effect::Close { conn }));
     }

@@ -8,7 +8,7 @@ use wire::{
 };
 
 use super::{
-    core::Engine,
+    core::{Engine, KEPT_ENTRIES},
     gates::Origin,
     partition::PartitionKey,
     reads,
@@ -47,6 +47,7 @@ impl<B: BatchBuffer> Engine<B> {
         // Keep the list's memory; what was marked meanwhile waits for the next turn.
         let mut keys = keys;
         keys.clear();
+        keys.shrink_to(KEPT_ENTRIES);
         keys.append(&mut self.dirty_partitions);
         self.dirty_partitions = keys;
     }

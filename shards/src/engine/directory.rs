@@ -1,21 +1,20 @@
 //! This shard's copy of the queue directory, told by shard 0.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use wire::message::{PartitionPlace, QueueDescription};
 
 use super::{partition::PartitionKey, types::ShardPlace};
-use crate::{group::GroupId, state::meta::QueueDeclaration};
+use crate::{
+    group::GroupId,
+    state::meta::{QueueDeclaration, QueueTable},
+};
 
-/// Declared queues by id, and their names in byte order.
+/// The declared queues, and where their partitions live.
 pub(super) struct Directory {
     place: ShardPlace,
     node: u32,
-    by_id: BTreeMap<u64, Arc<QueueDeclaration>>,
-    by_name: BTreeMap<Arc<str>, u64>,
+    queues: QueueTable,
     /// Ids below were given out as far as this shard was told.
     next_id: u64,
 }
@@ -25,24 +24,18 @@ impl Directory {
         Directory {
             place,
             node,
-            by_id: BTreeMap::new(),
-            by_name: BTreeMap::new(),
+            queues: QueueTable::default(),
             next_id: 0,
         }
     }
 
     pub(super) fn insert(&mut self, queue: Arc<QueueDeclaration>) {
         self.knows_below(queue.queue_id + 1);
-        self.by_name.insert(queue.name.clone(), queue.queue_id);
-        self.by_id.insert(queue.queue_id, queue);
+        self.queues.insert(queue);
     }
 
     pub(super) fn remove(&mut self, queue_id: u64) -> Option<Arc<QueueDeclaration>> {
-        let queue = self.by_id.remove(&queue_id)?;
-        if self.by_name.get(&queue.name) == Some(&queue_id) {
-            self.by_name.remove(&queue.name);
-        }
-        Some(queue)
+        self.queues.remove(queue_id)
     }
 
     /// Every id below was given out before what this directory says now.
@@ -53,50 +46,42 @@ impl Directory {
     /// The queue was deleted: its id was given out, and it is not here. False where
     /// this directory may only be behind.
     pub(super) fn is_deleted(&self, queue_id: u64) -> bool {
-        queue_id < self.next_id && !self.by_id.contains_key(&queue_id)
+        queue_id < self.next_id && self.by_id(queue_id).is_none()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<QueueDeclaration>> {
-        self.by_id.values()
+        self.queues.iter()
     }
 
     /// Ids of queues that are not in `named`.
     pub(super) fn ids_beside(&self, named: &BTreeSet<u64>) -> Vec<u64> {
-        let ids = self.by_id.keys();
-        ids.filter(|id| !named.contains(id)).copied().collect()
+        let ids = self.queues.iter().map(|queue| queue.queue_id);
+        ids.filter(|id| !named.contains(id)).collect()
     }
 
     pub(super) fn by_id(&self, queue_id: u64) -> Option<&Arc<QueueDeclaration>> {
-        self.by_id.get(&queue_id)
+        self.queues.by_id(queue_id)
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<&Arc<QueueDeclaration>> {
-        self.by_name.get(name).and_then(|id| self.by_id.get(id))
+        self.queues.by_name(name)
     }
 
     /// Queues whose name is above `after`, in byte order.
     pub(super) fn after(&self, after: &str) -> impl Iterator<Item = &Arc<QueueDeclaration>> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let from = if after.is_empty() {
-            Unbounded
-        } else {
-            Excluded(after)
-        };
-        self.by_name
-            .range::<str, _>((from, Unbounded))
-            .filter_map(|(_, id)| self.by_id.get(id))
+        self.queues.after(after)
     }
 
     /// Group and shard of a partition, if the queue has it.
     pub(super) fn locate(&self, queue_id: u64, partition: u16) -> Option<(GroupId, u16)> {
-        let queue = self.by_id.get(&queue_id)?;
+        let queue = self.by_id(queue_id)?;
         let group = GroupId(*queue.groups.get(usize::from(partition))?);
         Some((group, self.place.shard_of(group)?))
     }
 
     /// Every declared partition that a shard owns.
     pub(super) fn keys_of(&self, shard: u16) -> impl Iterator<Item = PartitionKey> + '_ {
-        self.by_id.values().flat_map(move |queue| {
+        self.queues.iter().flat_map(move |queue| {
             let here = move |group: &u32| self.place.shard_of(GroupId(*group)) == Some(shard);
             let groups = queue.groups.iter().enumerate();
             groups

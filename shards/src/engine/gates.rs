@@ -5,7 +5,7 @@
 //! 2. A gate opens only if the owner is one of its copies.
 //! 3. Within one boundary and number of copies they open in index order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use wire::{message::ConfirmItem, vocabulary::Boundary};
 
@@ -119,6 +119,14 @@ pub(super) struct GroupSlot {
     pub leading: Option<u64>,
     /// Not sent and applied yet; its memory is used again.
     pub outcome: Outcome,
+    /// Peer ids that were retired, and those in their place.
+    pub replaced: BTreeMap<u64, u64>,
+    /// The last change of membership that this leadership proposed.
+    pub changed: Option<At>,
+    /// A learner, and the entry up to which it is to be durable.
+    pub catch_up: Option<(u64, u64)>,
+    /// The last entry that asked followers to sync, and nothing else.
+    pub demanded: u64,
     /// The last reason for which a message was refused and said.
     pub told_refusal: Option<String>,
 }
@@ -133,6 +141,10 @@ impl GroupSlot {
             serving: false,
             leading: None,
             outcome: Outcome::default(),
+            replaced: BTreeMap::new(),
+            changed: None,
+            catch_up: None,
+            demanded: 0,
             told_refusal: None,
         }
     }

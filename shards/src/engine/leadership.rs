@@ -61,6 +61,8 @@ impl<B: BatchBuffer> Engine<B> {
             }
             slot.dirty = true;
         }
+        self.ask_rejoins();
+        self.tend_membership();
     }
 
     /// Nobody is there who could take over what this node leads.
@@ -84,6 +86,8 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         }
         slot.serving = false;
+        slot.changed = None;
+        slot.catch_up = None;
         if before.is_some() {
             self.step_down(id);
         }

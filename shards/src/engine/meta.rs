@@ -263,6 +263,15 @@ impl<B: BatchBuffer> Engine<B> {
                 self.refuse(asked.conn, asked.correlation, ErrorCode::Invalid, reason);
             }
             (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
+            (MetaOutcome::Replaced { new_peer }, _) => {
+                if let MetaCommand::Rejoin {
+                    group,
+                    retired_peer,
+                } = *command
+                {
+                    self.replaced(group, retired_peer, new_peer);
+                }
+            }
             // Another recovery got the join number first: ask for the next one.
             (MetaOutcome::Refused { .. }, Origin::Recover { shard, group }) => {
                 if let MetaCommand::Recovered {
@@ -706,6 +715,9 @@ impl<B: BatchBuffer> Engine<B> {
         generation: u32,
         peer: PeerId,
     ) {
+        if self.is_cluster() {
+            return self.want_rejoin(group, peer);
+        }
         let Some(meta) = self.meta.as_mut() else {
             return;
         };

@@ -31,6 +31,7 @@ mod hello;
 mod inspect;
 mod leadership;
 mod links;
+mod membership;
 mod meta;
 mod nodes;
 mod partition;
@@ -49,6 +50,7 @@ mod upkeep;
 
 pub use boot::{Boot, BootError};
 pub use core::Engine;
+pub(crate) use core::KEPT_ENTRIES;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
 pub use roles::Reign;

@@ -14,7 +14,7 @@ use crate::{
 
 /// What a partition without records takes in memory, about, as measured with
 /// 100 000 of them: in its shard, in the directory and in group 0's state.
-const PARTITION_BYTES: u64 = 2_400;
+const PARTITION_BYTES: u64 = 1_000;
 
 /// Queue id and partition number: unique for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

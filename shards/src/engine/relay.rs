@@ -78,7 +78,13 @@ impl<B: BatchBuffer> Engine<B> {
             return Err(no_leader());
         };
         if slot.leads() {
-            return Ok(Routed::Here);
+            // Before its own first entry is durable on a majority it may not know what
+            // earlier leaders confirmed. Consumers may wait for that.
+            let waits = matches!(kind, Kind::Subscribe | Kind::Credit | Kind::Unsubscribe);
+            return match slot.serving || waits {
+                true => Ok(Routed::Here),
+                false => Err(no_leader()),
+            };
         }
         let node = slot.group.leader().map(|peer| peer.node());
         let node = node.filter(|node| *node != self.config.node && conn.shard() != NO_SHARD);

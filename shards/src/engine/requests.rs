@@ -124,14 +124,12 @@ impl<B: BatchBuffer> Engine<B> {
             0 => DEFAULT_DEADLINE_MS,
             wait => wait,
         };
+        let deadline_ms = self.server_ms + u64::from(wait);
+        self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
+        let index = self.demand_everywhere(key);
         // Everything appended so far on this log, which holds all of the queue before it.
         let end = self.log.frontiers().appended;
         self.log.demand_durable(end);
-        let deadline_ms = self.server_ms + u64::from(wait);
-        self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
-        let group = self.partitions.get(&key).map(|slot| slot.group.0);
-        let group = group.and_then(|group| self.groups.get(&group));
-        let index = group.map_or(0, |slot| slot.group.last_index());
         self.barriers.push_back(Barrier {
             at: At { index, end },
             conn,
@@ -139,6 +137,29 @@ impl<B: BatchBuffer> Engine<B> {
             key,
             deadline_ms,
         });
+    }
+
+    /// Followers sync for entries that say so, and otherwise when their timers do:
+    /// one that says so covers everything in front of it. Returns the index of the
+    /// entry to wait for.
+    fn demand_everywhere(&mut self, key: PartitionKey) -> u64 {
+        let group = self.partitions.get(&key).map(|slot| slot.group.0);
+        let Some(slot) = group.and_then(|group| self.groups.get_mut(&group)) else {
+            return 0;
+        };
+        let last = slot.group.last_index();
+        if !slot.group.is_replicated() || slot.demanded == last {
+            return last;
+        }
+        match slot.group.propose(&mut self.log, &[], Boundary::Durable) {
+            Ok(index) => {
+                slot.demanded = index;
+                slot.dirty = true;
+                index
+            }
+            // Without room: the followers' timers remain.
+            Err(_) => last,
+        }
     }
 
     /// Answers the barriers whose queue is durable up to them.

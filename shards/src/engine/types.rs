@@ -267,11 +267,17 @@ pub enum Notice {
     },
     /// A group's state came from another node, up to that entry.
     Installed { group: u32, index: u64 },
+    /// This node's replica of the group lost its memory, and joins anew.
+    Rejoined { group: u32 },
     /// The index of unsettled records reached its mark, or is well below again.
     IndexFull { full: bool, mark: u64 },
     /// The log stands still: what it waits for has no room, and no segment,
     /// which has so many bytes, can be made.
     NoRoom { cause: String, segment_bytes: u64 },
+    /// The same shard of that node is linked; so many tries were refused before.
+    Linked { node: u32, refused: u64 },
+    /// That node is not linked, or not any more.
+    Unlinked { node: u32, reason: String },
     /// Something that needs an operator's eye.
     Problem(String),
 }
@@ -323,6 +329,12 @@ pub enum ShardMessage {
         group: GroupId,
         generation: u32,
         peer: PeerId,
+    },
+    /// Group 0 retired a peer id, and gave out another in its place.
+    Replaced {
+        group: GroupId,
+        retired: u64,
+        new: u64,
     },
     /// A shard rebuilt its engine: what it knew of others' connections is gone.
     Reopened { shard: u16 },

@@ -6,10 +6,15 @@
 
 use wire::vocabulary::Boundary;
 
-/// How far one other voter is: the last index it has at each boundary.
+/// Other voters a group has at most: five replicas, and one that is being replaced.
+const MOST_OTHERS: usize = 8;
+
+/// How far one other replica is: the last index it has at each boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Copy {
     peer: u64,
+    /// A voter; learners never count.
+    votes: bool,
     written: u64,
     durable: u64,
 }
@@ -27,8 +32,9 @@ impl Copies {
     }
 
     /// Raft counts `matched` of that voter; `both`: the group answers at durable.
-    pub(super) fn matched(&mut self, peer: u64, matched: u64, both: bool) {
+    pub(super) fn matched(&mut self, peer: u64, votes: bool, matched: u64, both: bool) {
         let copy = self.of(peer);
+        copy.votes = votes;
         copy.written = matched;
         copy.durable = if both {
             matched
@@ -43,12 +49,31 @@ impl Copies {
         copy.durable = copy.durable.max(index.min(copy.written));
     }
 
+    /// Who is no member any more does not count.
+    pub(super) fn keep(&mut self, is_member: impl Fn(u64) -> bool) {
+        self.others.retain(|copy| is_member(copy.peer));
+    }
+
+    /// What the voter has beyond its last durable report is not there any more (R4).
+    /// Returns that report.
+    pub(super) fn forget_written(&mut self, peer: u64) -> u64 {
+        let copy = self.of(peer);
+        copy.written = copy.durable;
+        copy.durable
+    }
+
+    pub(super) fn durable_of(&self, peer: u64) -> u64 {
+        let copy = self.others.iter().find(|copy| copy.peer == peer);
+        copy.map_or(0, |copy| copy.durable)
+    }
+
     fn of(&mut self, peer: u64) -> &mut Copy {
         let at = match self.others.iter().position(|copy| copy.peer == peer) {
             Some(at) => at,
             None => {
                 self.others.push(Copy {
                     peer,
+                    votes: false,
                     written: 0,
                     durable: 0,
                 });
@@ -63,14 +88,18 @@ impl Copies {
         let Some(nth) = others.checked_sub(1) else {
             return u64::MAX;
         };
-        let mut reached: Vec<u64> = self.others.iter().map(|copy| at(copy, boundary)).collect();
+        let mut reached = [0; MOST_OTHERS];
+        let voters = self.others.iter().filter(|copy| copy.votes);
+        for (reached, copy) in reached.iter_mut().zip(voters) {
+            *reached = at(copy, boundary);
+        }
         reached.sort_unstable_by(|a, b| b.cmp(a));
         reached.get(nth).copied().unwrap_or(0)
     }
 
     /// How many other voters have reached `index`.
     pub(super) fn count(&self, boundary: Boundary, index: u64) -> usize {
-        let has = |copy: &&Copy| at(copy, boundary) >= index;
+        let has = |copy: &&Copy| copy.votes && at(copy, boundary) >= index;
         self.others.iter().filter(has).count()
     }
 }
@@ -89,10 +118,10 @@ mod tests {
     #[test]
     fn durable_never_counts_beyond_what_raft_counts_as_matched() {
         let mut copies = Copies::default();
-        copies.matched(2, 10, false);
+        copies.matched(2, true, 10, false);
         copies.durable(2, 50);
         assert_eq!(copies.reached(Boundary::Durable, 1), 10);
-        copies.matched(2, 7, false);
+        copies.matched(2, true, 7, false);
         assert_eq!(copies.reached(Boundary::Durable, 1), 7);
         copies.begin();
         assert_eq!(copies.reached(Boundary::Durable, 1), 0);
@@ -101,8 +130,8 @@ mod tests {
     #[test]
     fn the_copies_asked_for_are_counted_at_their_boundary() {
         let mut copies = Copies::default();
-        copies.matched(2, 10, false);
-        copies.matched(3, 20, false);
+        copies.matched(2, true, 10, false);
+        copies.matched(3, true, 20, false);
         copies.durable(3, 5);
         assert_eq!(copies.reached(Boundary::Written, 0), u64::MAX);
         assert_eq!(copies.reached(Boundary::Written, 1), 20);
@@ -111,5 +140,13 @@ mod tests {
         assert_eq!(copies.reached(Boundary::Durable, 1), 5);
         assert_eq!(copies.reached(Boundary::Durable, 2), 0);
         assert_eq!(copies.count(Boundary::Written, 15), 1);
+        // A learner never counts, nor who was removed.
+        copies.matched(4, false, 90, true);
+        assert_eq!(copies.reached(Boundary::Written, 1), 20);
+        assert_eq!(copies.count(Boundary::Durable, 15), 0);
+        copies.keep(|peer| peer == 2);
+        assert_eq!(copies.reached(Boundary::Written, 2), 0);
+        assert_eq!(copies.forget_written(2), 0);
+        assert_eq!(copies.reached(Boundary::Written, 1), 0);
     }
 }

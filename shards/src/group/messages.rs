@@ -6,7 +6,7 @@
 use raft::eraftpb::{Entry as RaftEntry, Message, MessageType};
 use wire::node::{encode_raft, Entry, RaftHead, RaftKind, RaftMessage};
 
-use super::{storage::Handle, Group};
+use super::{membership::entry_type, storage::Handle, Group};
 use crate::{io::BatchBuffer, log::LogWriter};
 
 /// Payload bytes after which a message is cut in two.
@@ -63,6 +63,7 @@ pub(super) fn to_raft(message: &RaftMessage<'_>) -> Option<Message> {
         let mut to = RaftEntry::default();
         to.set_term(entry.term);
         to.set_index(entry.index);
+        to.set_entry_type(entry_type(entry.membership));
         raft.entries.push(to);
     }
     Some(raft)
@@ -145,7 +146,7 @@ fn put_entry<B: BatchBuffer>(
     let Some(handle) = group.handle(index, term) else {
         return;
     };
-    Entry::encode_fields(term, index, handle.sync, false, handle.len, out);
+    Entry::encode_fields(term, index, handle.sync, handle.membership, handle.len, out);
     group.visit_payload(log, index, handle, &mut |piece| {
         out.extend_from_slice(piece);
     });

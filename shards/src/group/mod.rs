@@ -27,6 +27,7 @@
 
 mod copies;
 mod identity;
+mod membership;
 mod messages;
 mod node;
 mod recovered;
@@ -34,6 +35,7 @@ mod state_item;
 mod storage;
 
 pub use identity::{GroupId, PeerId};
+pub use membership::{Members, MembershipChange, MembershipStep};
 pub use node::{Committed, Group, GroupError, Outcome, TICK_MS};
 pub use recovered::{Held, Recovered, Tail};
 #[cfg(test)]

@@ -1,7 +1,7 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use raft::{
-    eraftpb::{HardState, Message, MessageType, Snapshot},
+    eraftpb::{Entry as RaftEntry, EntryType, HardState, Message, MessageType, Snapshot},
     Config, RawNode, SnapshotStatus, StateRole,
 };
 use thiserror::Error;
@@ -12,6 +12,7 @@ use wire::{
 
 use super::{
     copies::Copies,
+    membership::{Members, MembershipChange},
     messages,
     recovered::Recovered,
     storage::{snapshot_of, GroupStorage, Handle, Wanted},
@@ -46,6 +47,8 @@ pub struct Committed {
     pub term: u64,
     pub payload: LogPosition,
     pub len: u32,
+    /// It changes the membership, see [`Group::change_membership`].
+    pub membership: bool,
     /// The entry is durable here once the log's durable frontier is at or above this.
     pub end: LogPosition,
 }
@@ -93,6 +96,7 @@ fn handle_of(item: &ItemHeader, appended: Appended, parts: &[&[u8]]) -> Handle {
         payload: appended.payload,
         len: parts.iter().map(|part| part.len()).sum::<usize>() as u32,
         sync: item.sync,
+        membership: item.kind == ItemKind::Membership,
         end: appended.end,
     }
 }
@@ -104,7 +108,11 @@ pub struct Group {
     generation: u32,
     answers_at: Boundary,
     base: (u64, u64),
-    voters: Vec<u64>,
+    members: Members,
+    /// Replicas on other nodes belong to it.
+    several: bool,
+    /// Peer ids that never count again (R2).
+    retired: BTreeSet<u64>,
     raft: RawNode<GroupStorage>,
     pending: VecDeque<PendingReady>,
     last_end: LogPosition,
@@ -136,7 +144,7 @@ impl Group {
     /// Raft refused the configuration.
     pub fn open(id: GroupId, recovered: &Recovered, random: u64) -> Result<Self, GroupError> {
         let state = &recovered.state;
-        let several = state.voters.len() > 1;
+        let several = !state.is_alone();
         let (base, last) = (
             (recovered.last_index, recovered.last_term),
             recovered.last(),
@@ -154,11 +162,11 @@ impl Group {
         let ballot = (hard.get_term(), hard.get_vote());
         let storage = if several {
             let parts = recovered.tail.clone().into_parts();
-            let mut storage = GroupStorage::new(parts.base, hard, &state.voters, &[]);
+            let mut storage = GroupStorage::new(parts.base, hard, &state.members, true);
             storage.fill(parts.handles, commit, parts.payloads);
             storage
         } else {
-            GroupStorage::new(base, hard, &state.voters, &[])
+            GroupStorage::new(base, hard, &state.members, false)
         };
         let config = Config {
             id: state.peer.0,
@@ -181,7 +189,9 @@ impl Group {
             generation: state.generation,
             answers_at: state.answers_at,
             base: (state.base_index, state.base_term),
-            voters: state.voters.clone(),
+            members: state.members.clone(),
+            several,
+            retired: BTreeSet::new(),
             raft,
             pending: VecDeque::new(),
             last_end: LogPosition::default(),
@@ -232,12 +242,12 @@ impl Group {
 
     /// More than one replica: it ticks, and talks to other nodes.
     pub fn is_replicated(&self) -> bool {
-        self.voters.len() > 1
+        self.several
     }
 
-    /// Voting replicas, this one included.
-    pub fn voters(&self) -> usize {
-        self.voters.len()
+    /// Who belongs to the group, as applied here.
+    pub fn members(&self) -> &Members {
+        &self.members
     }
 
     pub fn is_leader(&self) -> bool {
@@ -298,11 +308,9 @@ impl Group {
 
     /// The link to that node is gone.
     pub fn unreachable_node(&mut self, node: u32) {
-        let peers = self
-            .voters
-            .iter()
-            .filter(|peer| PeerId(**peer).node() == node);
-        for peer in peers {
+        let Members { voters, learners } = &self.members;
+        let peers = voters.iter().chain(learners);
+        for peer in peers.filter(|peer| PeerId(**peer).node() == node) {
             self.raft.report_unreachable(*peer);
         }
     }
@@ -339,7 +347,7 @@ impl Group {
             // Raft's own empty entry of this term is not in the log yet: `pump` first.
             return Err(GroupError::NotLeader(self.id));
         }
-        let item = self.entry_item((index, self.term()), demand);
+        let item = self.entry_item(ItemKind::Entry, (index, self.term()), demand);
         let appended = log.append(item, parts, item_demand(&item))?;
         let handle = handle_of(&item, appended, parts);
         self.raft
@@ -350,15 +358,107 @@ impl Group {
         Ok(index)
     }
 
-    fn entry_item(&self, (index, term): (u64, u64), demand: Boundary) -> ItemHeader {
+    fn entry_item(
+        &self,
+        kind: ItemKind,
+        (index, term): (u64, u64),
+        demand: Boundary,
+    ) -> ItemHeader {
         ItemHeader {
-            kind: ItemKind::Entry,
+            kind,
             group: self.id.0,
             term,
             index,
             // What Raft counts as persisted is demanded at least.
             sync: demand.max(self.answers_at) == Boundary::Durable,
         }
+    }
+
+    /// Proposes one step of membership; it is applied as any entry is.
+    ///
+    /// # Errors
+    /// Not the leader, nothing of this term applied yet, or the last change is not:
+    /// one at a time (R3). Nothing happened then.
+    pub fn propose_membership<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        change: MembershipChange,
+    ) -> Result<u64, GroupError> {
+        let own_term = self.last_applied().1 == self.term();
+        if !self.is_leader() || !own_term || self.raft.raft.has_pending_conf() {
+            return Err(GroupError::NotLeader(self.id));
+        }
+        let index = self.last_index() + 1;
+        if index > self.store().last() + 1 {
+            return Err(GroupError::NotLeader(self.id));
+        }
+        let at = (index, self.term());
+        let item = self.entry_item(ItemKind::Membership, at, Boundary::Durable);
+        let payload = change.encode();
+        let appended = log.append(item, &[&payload], Boundary::Durable)?;
+        self.raft
+            .propose_conf_change(Vec::new(), change.to_raft())
+            .map_err(|error| GroupError::Raft(error.to_string()))?;
+        debug_assert_eq!(self.last_index(), index);
+        let handle = handle_of(&item, appended, &[&payload]);
+        self.raft.mut_store().push(index, handle);
+        Ok(index)
+    }
+
+    /// Applies a committed change, and keeps what came of it.
+    ///
+    /// # Errors
+    /// Raft or the log refused.
+    pub fn change_membership<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        change: MembershipChange,
+    ) -> Result<(), GroupError> {
+        let changed = self.raft.apply_conf_change(&change.to_raft());
+        let changed = changed.map_err(|error| GroupError::Raft(error.to_string()))?;
+        self.members = Members::of_raft(&changed);
+        self.raft.mut_store().set_membership(changed);
+        self.count_copies();
+        let end = self.append_state(log, self.ballot)?;
+        self.last_end = self.last_end.max(end);
+        Ok(())
+    }
+
+    /// That peer id never counts again (R2): what it acknowledged beyond what it
+    /// reported durable is not there any more (R4).
+    pub fn retire(&mut self, peer: u64) {
+        if !self.retired.insert(peer) || !self.is_leader() {
+            return;
+        }
+        let durable = self.copies.forget_written(peer);
+        if let Some(progress) = self.raft.raft.mut_prs().get_mut(peer) {
+            progress.matched = progress.matched.min(durable);
+        }
+    }
+
+    /// How far a replica is durable, as this leader knows.
+    pub fn durable_of(&self, peer: u64) -> u64 {
+        self.copies.durable_of(peer)
+    }
+
+    /// The log is told who this replica is before anything of it leaves.
+    ///
+    /// # Errors
+    /// The log refused.
+    pub fn announce<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+    ) -> Result<LogPosition, GroupError> {
+        let end = self.append_state(log, self.ballot)?;
+        self.last_end = self.last_end.max(end);
+        self.pending.push_back(PendingReady {
+            number: 0,
+            end,
+            hard: true,
+            messages: Vec::new(),
+            snapshot: None,
+        });
+        Ok(end)
     }
 
     /// Takes a message of another replica of the group. Its entries are appended
@@ -401,7 +501,7 @@ impl Group {
     fn checked(&self, message: &RaftMessage<'_>) -> Option<Message> {
         let head = &message.head;
         let log = &self.raft.raft.raft_log;
-        let known = self.voters.contains(&head.from) && head.to == self.peer.0;
+        let known = !self.retired.contains(&head.from) && head.to == self.peer.0;
         if !known || head.generation != self.generation {
             return None;
         }
@@ -432,10 +532,13 @@ impl Group {
         let own_term = self.last_applied().1 == self.term();
         let both = self.answers_at == Boundary::Durable && own_term && !self.weakening;
         let (own, progress) = (self.peer.0, self.raft.raft.prs());
-        for peer in self.voters.iter().filter(|peer| **peer != own) {
+        let Members { voters, learners } = &self.members;
+        for peer in voters.iter().chain(learners).filter(|peer| **peer != own) {
             let matched = progress.get(*peer).map_or(0, |progress| progress.matched);
-            self.copies.matched(*peer, matched, both);
+            let votes = voters.contains(peer);
+            self.copies.matched(*peer, votes, matched, both);
         }
+        self.copies.keep(|peer| self.members.contains(peer));
     }
 
     /// A follower's report of how far it is durable. Of another term than this
@@ -514,8 +617,12 @@ impl Group {
         }
         // `must_sync` is also set for entries: only the hard state itself tells.
         let ballot = ready.hs().map(|state| (state.get_term(), state.get_vote()));
-        let hard = ballot.is_some_and(|ballot| ballot != self.ballot);
-        if let Some(ballot) = ballot.filter(|_| hard) {
+        let ballot = ballot.filter(|ballot| *ballot != self.ballot);
+        // R5: a change of membership takes effect once it is durable here, and Raft
+        // hands out nothing that it was not told is persisted.
+        let is_change = |entry: &RaftEntry| entry.get_entry_type() == EntryType::EntryConfChange;
+        let hard = ballot.is_some() || ready.entries().iter().any(is_change);
+        if let Some(ballot) = ballot {
             end = end.max(self.append_state(log, ballot)?);
             self.ballot = ballot;
         }
@@ -552,16 +659,17 @@ impl Group {
         incoming: &mut impl Iterator<Item = Entry<'e>>,
     ) -> Result<Handle, GroupError> {
         let came = incoming.find(|entry| entry.index == index);
-        let (payload, sync) = match &came {
-            Some(entry) => (entry.payload, entry.sync),
+        let (payload, sync, kind) = match &came {
+            Some(entry) if entry.membership => (entry.payload, true, ItemKind::Membership),
+            Some(entry) => (entry.payload, entry.sync, ItemKind::Entry),
             // Durable, see "barrier of a new leader".
-            None => (&[][..], true),
+            None => (&[][..], true, ItemKind::Entry),
         };
         let demand = match sync {
             true => Boundary::Durable,
             false => Boundary::Written,
         };
-        let item = self.entry_item((index, term), demand);
+        let item = self.entry_item(kind, (index, term), demand);
         // Raft has it already: it was admitted with its message.
         let appended = log.append_admitted(item, &[payload], item_demand(&item))?;
         let handle = handle_of(&item, appended, &[payload]);
@@ -580,7 +688,7 @@ impl Group {
         let log = &self.raft.raft.raft_log;
         id.generation == self.generation
             && id.to == self.peer.0
-            && self.voters.contains(&id.from)
+            && !self.retired.contains(&id.from)
             && id.term >= self.term()
             && id.index > log.committed
     }
@@ -694,7 +802,7 @@ impl Group {
             commit: self.raft.raft.raft_log.committed,
             base_index: self.base.0,
             base_term: self.base.1,
-            voters: self.voters.clone(),
+            members: self.members.clone(),
         }
     }
 
@@ -709,6 +817,7 @@ impl Group {
                 term: handle.term,
                 payload: handle.payload,
                 len: handle.len,
+                membership: handle.membership,
                 end: handle.end,
             });
         }
@@ -819,6 +928,11 @@ impl Group {
     /// Index of the last entry, committed or not.
     pub fn last_index(&self) -> u64 {
         self.raft.raft.raft_log.last_index()
+    }
+
+    /// Index of the last entry known as committed.
+    pub fn committed(&self) -> u64 {
+        self.raft.raft.raft_log.committed
     }
 
     /// Entries that are not applied yet.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{storage::Handle, GroupState};
-use crate::log::LogPosition;
+use crate::log::{ItemHeader, ItemKind, LogPosition};
 
 /// Handles kept of what is committed.
 const KEPT_ENTRIES: usize = 16 << 10;
@@ -28,10 +28,9 @@ impl Recovered {
     /// Index and term of the last entry, whether or not it is applied.
     pub fn last(&self) -> (u64, u64) {
         let own = (self.last_index, self.last_term);
-        if self.state.voters.len() > 1 {
-            own.max(self.tail.last())
-        } else {
-            own
+        match self.state.is_alone() {
+            true => own,
+            false => own.max(self.tail.last()),
         }
     }
 }
@@ -40,6 +39,8 @@ impl Recovered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub term: u64,
+    /// It changes the membership.
+    pub membership: bool,
     pub payload: Vec<u8>,
     /// Where its bytes stand: from which byte on, and where. Ascending.
     pub pieces: Vec<(u32, LogPosition)>,
@@ -87,19 +88,20 @@ impl Tail {
     /// front of it are missing.
     pub fn push(
         &mut self,
-        index: u64,
-        term: u64,
-        sync: bool,
+        item: &ItemHeader,
         payload: &[u8],
         place: &dyn Fn(u32) -> LogPosition,
     ) -> bool {
+        let (index, term) = (item.index, item.term);
+        let membership = item.kind == ItemKind::Membership;
         let contiguous = index <= self.last().0 + 1;
         self.held.split_off(&index);
         let handle = Handle {
             term,
             payload: place(0),
             len: payload.len() as u32,
-            sync,
+            sync: item.sync,
+            membership,
             // What survived was synced when the log was opened.
             end: LogPosition(0),
         };
@@ -120,6 +122,7 @@ impl Tail {
         }
         let held = Held {
             term,
+            membership,
             payload: payload.to_vec(),
             pieces: pieces(payload.len() as u32, place),
         };
@@ -203,12 +206,22 @@ mod tests {
         move |byte| LogPosition(position + u64::from(byte))
     }
 
+    fn item(index: u64, term: u64) -> ItemHeader {
+        ItemHeader {
+            kind: ItemKind::Entry,
+            group: 1,
+            term,
+            index,
+            sync: false,
+        }
+    }
+
     #[test]
     fn an_entry_that_was_replaced_is_never_applied() {
         let mut tail = Tail::new(4, 1);
-        assert!(tail.push(5, 1, false, b"old", &at(100)));
-        assert!(tail.push(6, 1, false, b"older", &at(200)));
-        assert!(tail.push(5, 2, true, b"new", &at(300)));
+        assert!(tail.push(&item(5, 1), b"old", &at(100)));
+        assert!(tail.push(&item(6, 1), b"older", &at(200)));
+        assert!(tail.push(&item(5, 2), b"new", &at(300)));
         assert_eq!(tail.last(), (5, 2));
         let applied = tail.commit(9);
         assert_eq!(applied.len(), 1);
@@ -221,7 +234,7 @@ mod tests {
     fn entries_from_below_a_checkpoint_begin_the_tail_anew() {
         let mut tail = Tail::new(10, 3);
         for index in 8..=12 {
-            assert!(tail.push(index, 3, false, b"", &at(index)));
+            assert!(tail.push(&item(index, 3), b"", &at(index)));
         }
         assert_eq!(tail.last(), (12, 3));
         let parts = tail.clone().into_parts();
@@ -235,7 +248,7 @@ mod tests {
     #[test]
     fn a_gap_is_told() {
         let mut tail = Tail::new(1, 1);
-        assert!(!tail.push(3, 1, false, b"x", &at(1)));
+        assert!(!tail.push(&item(3, 1), b"x", &at(1)));
         assert_eq!(tail.last(), (3, 1));
     }
 
@@ -249,7 +262,7 @@ mod tests {
             })
         };
         let mut tail = Tail::new(0, 0);
-        tail.push(1, 1, false, &[7; 60], &place);
+        tail.push(&item(1, 1), &[7; 60], &place);
         let held = tail.commit(1);
         for byte in 0..60 {
             assert_eq!(held[&1].place(byte), place(byte), "byte {byte}");

@@ -13,13 +13,16 @@
 //! 48 base_term   u64 LE
 //! 56 voters      u32 LE  count, then that many u64 LE
 //! ```
+//!
+//! Version 2, written where there are learners, has their count and peer ids behind.
 
 use thiserror::Error;
 use wire::vocabulary::Boundary;
 
-use super::PeerId;
+use super::{Members, PeerId};
 
 const VERSION: u8 = 1;
+const VERSION_LEARNERS: u8 = 2;
 const FIXED_BYTES: usize = 60;
 
 /// Term, vote, identity, membership and generation of a replica.
@@ -35,7 +38,7 @@ pub struct GroupState {
     /// The generation's history starts behind this entry.
     pub base_index: u64,
     pub base_term: u64,
-    pub voters: Vec<u64>,
+    pub members: Members,
 }
 
 /// Why a group state item was refused.
@@ -43,17 +46,27 @@ pub struct GroupState {
 pub enum GroupStateError {
     #[error("group state item is truncated")]
     Truncated,
-    #[error("group state item has version {0}, this build reads version 1")]
+    #[error("group state item has version {0}, this build reads versions 1 and 2")]
     Version(u8),
     #[error("group state item names boundary {0}")]
     Boundary(u8),
 }
 
 impl GroupState {
+    /// The group has this replica and no other.
+    pub fn is_alone(&self) -> bool {
+        self.members.voters == [self.peer.0] && self.members.learners.is_empty()
+    }
+
     /// The item's payload.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(FIXED_BYTES + 8 * self.voters.len());
-        out.extend_from_slice(&[VERSION, self.answers_at as u8, 0, 0]);
+        let Members { voters, learners } = &self.members;
+        let mut out = Vec::with_capacity(FIXED_BYTES + 8 * voters.len());
+        let version = match learners.is_empty() {
+            true => VERSION,
+            false => VERSION_LEARNERS,
+        };
+        out.extend_from_slice(&[version, self.answers_at as u8, 0, 0]);
         out.extend_from_slice(&self.generation.to_le_bytes());
         for word in [
             self.peer.0,
@@ -65,9 +78,9 @@ impl GroupState {
         ] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        out.extend_from_slice(&(self.voters.len() as u32).to_le_bytes());
-        for voter in &self.voters {
-            out.extend_from_slice(&voter.to_le_bytes());
+        put_peers(&mut out, voters);
+        if version == VERSION_LEARNERS {
+            put_peers(&mut out, learners);
         }
         out
     }
@@ -80,7 +93,7 @@ impl GroupState {
         let fixed = bytes
             .first_chunk::<FIXED_BYTES>()
             .ok_or(GroupStateError::Truncated)?;
-        if fixed[0] != VERSION {
+        if !(VERSION..=VERSION_LEARNERS).contains(&fixed[0]) {
             return Err(GroupStateError::Version(fixed[0]));
         }
         let answers_at = Boundary::from_raw(fixed[1]).ok_or(GroupStateError::Boundary(fixed[1]))?;
@@ -88,15 +101,12 @@ impl GroupState {
         let mut next = || words.next().unwrap_or_default();
         let (peer, term, vote, commit) = (next(), next(), next(), next());
         let (base_index, base_term) = (next(), next());
-        let count = u32::from_le_bytes([fixed[56], fixed[57], fixed[58], fixed[59]]) as usize;
-        let voters: Vec<u64> = bytes[FIXED_BYTES..]
-            .chunks_exact(8)
-            .take(count)
-            .map(word)
-            .collect();
-        if voters.len() != count {
-            return Err(GroupStateError::Truncated);
-        }
+        let mut rest = bytes.get(FIXED_BYTES - 4..).unwrap_or_default();
+        let voters = take_peers(&mut rest).ok_or(GroupStateError::Truncated)?;
+        let learners = match fixed[0] {
+            VERSION_LEARNERS => take_peers(&mut rest).ok_or(GroupStateError::Truncated)?,
+            _ => Vec::new(),
+        };
         Ok(GroupState {
             answers_at,
             generation: u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]),
@@ -106,9 +116,24 @@ impl GroupState {
             commit,
             base_index,
             base_term,
-            voters,
+            members: Members { voters, learners },
         })
     }
+}
+
+fn put_peers(out: &mut Vec<u8>, peers: &[u64]) {
+    out.extend_from_slice(&(peers.len() as u32).to_le_bytes());
+    for peer in peers {
+        out.extend_from_slice(&peer.to_le_bytes());
+    }
+}
+
+fn take_peers(bytes: &mut &[u8]) -> Option<Vec<u64>> {
+    let (count, rest) = bytes.split_first_chunk::<4>()?;
+    let len = (u32::from_le_bytes(*count) as usize).checked_mul(8)?;
+    let (peers, rest) = rest.split_at_checked(len)?;
+    *bytes = rest;
+    Some(peers.chunks_exact(8).map(word).collect())
 }
 
 fn word(bytes: &[u8]) -> u64 {
@@ -130,7 +155,7 @@ pub(crate) fn golden() -> crate::format_page::Golden {
         commit: 7,
         base_index: 8,
         base_term: 9,
-        voters: vec![10, 11],
+        members: Members::of_voters(vec![10, 11]),
     };
     let fields = vec![
         ("version", 1),
@@ -166,13 +191,20 @@ mod tests {
             commit: 7,
             base_index: 6,
             base_term: 5,
-            voters: vec![4, 1 << 50],
+            members: Members {
+                voters: vec![4, 1 << 50],
+                learners: vec![7],
+            },
         }
     }
 
     #[test]
     fn a_group_state_reads_back() {
         assert_eq!(GroupState::decode(&example().encode()), Ok(example()));
+        let mut without = example();
+        without.members.learners.clear();
+        assert_eq!(without.encode()[0], VERSION);
+        assert_eq!(GroupState::decode(&without.encode()), Ok(without));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use raft::{
     Error, GetEntriesContext, RaftState, Result, Storage, StorageError,
 };
 
+use super::membership::{entry_type, Members};
 use crate::log::LogPosition;
 
 /// Applied entries whose handles are kept for followers that are behind.
@@ -30,6 +31,8 @@ pub(super) struct Handle {
     pub len: u32,
     /// Somebody waits for it at durable.
     pub sync: bool,
+    /// It changes the membership.
+    pub membership: bool,
     pub end: LogPosition,
 }
 
@@ -61,8 +64,8 @@ pub(super) struct GroupStorage {
 
 impl GroupStorage {
     /// Nothing but the base, which is applied.
-    pub(super) fn new(base: (u64, u64), hard: HardState, voters: &[u64], learners: &[u64]) -> Self {
-        let membership = ConfState::from((voters.to_vec(), learners.to_vec()));
+    pub(super) fn new(base: (u64, u64), hard: HardState, members: &Members, keeps: bool) -> Self {
+        let membership = members.to_raft();
         GroupStorage {
             base_index: base.0,
             base_term: base.1,
@@ -72,7 +75,7 @@ impl GroupStorage {
             at_hand: BTreeMap::new(),
             cached_from: LogPosition(0),
             wanted: Cell::new(None),
-            keeps: voters.len() + learners.len() > 1,
+            keeps,
         }
     }
 
@@ -159,6 +162,11 @@ impl GroupStorage {
     /// The membership that the group has.
     pub(super) fn membership(&self) -> ConfState {
         self.initial.conf_state.clone()
+    }
+
+    /// A change of membership was applied.
+    pub(super) fn set_membership(&mut self, membership: ConfState) {
+        self.initial.conf_state = membership;
     }
 
     /// Forgets applied entries that stand below `position`: their place is let go.
@@ -258,6 +266,7 @@ impl Storage for GroupStorage {
             let mut entry = Entry::default();
             entry.set_index(index);
             entry.set_term(handle.term);
+            entry.set_entry_type(entry_type(handle.membership));
             entries.push(entry);
         }
         Ok(entries)

@@ -50,6 +50,9 @@ pub enum ItemKind {
     /// A piece of a group's state that came from another node; payload is the
     /// engine's. Only in logs of a cluster.
     Snapshot = 4,
+    /// A Raft entry that changes the group's membership: payload is the group
+    /// layer's. Only in logs of a cluster.
+    Membership = 5,
 }
 
 impl ItemKind {
@@ -59,6 +62,7 @@ impl ItemKind {
             2 => Some(ItemKind::GroupState),
             3 => Some(ItemKind::Commit),
             4 => Some(ItemKind::Snapshot),
+            5 => Some(ItemKind::Membership),
             _ => None,
         }
     }

@@ -55,6 +55,34 @@ pub fn declares_during_a_capture(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// Declares so many queues of one partition each and says how much of what
+/// `held` counts goes when the engine goes; `restarted`: after a start.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn bytes_of_idle_queues(
+    count: usize,
+    restarted: bool,
+    held: &dyn Fn() -> u64,
+) -> Result<u64, String> {
+    let mut settings = Settings::calm(1);
+    settings.log.segment_bytes = 256 << 10;
+    (settings.write_us, settings.sync_us) = (4, 4);
+    let mut world = World::new(Random::new(0), settings);
+    world.start()?;
+    world.bring(CLIENT, 0);
+    for number in 0..count {
+        world.declare_now(&format!("idle-{number}"), 1)?;
+    }
+    if restarted {
+        world.crash(false);
+        world.start()?;
+    }
+    let before = held();
+    drop(world.node.shard(0).engine.take());
+    Ok(before.saturating_sub(held()))
+}
+
 impl World {
     fn declare_now(&mut self, name: &str, partitions: u16) -> Checked<u64> {
         let lease_ms = self.settings.lease_ms.0;

@@ -16,11 +16,19 @@
 //! that does not decode ends it.
 
 mod client;
+mod frame;
+mod hello;
 mod raft;
 mod reader;
 mod snapshot;
 
 pub use client::{Forward, Output};
+pub use frame::{
+    messages_within, NodeFrameError, NodeFrameHeader, NodeFrameKind, Refusal, RefusalCode,
+    MAX_NODE_BODY_BYTES, MAX_NODE_HELLO_BYTES, MAX_REFUSAL_BYTES, NODE_CHECKED_BYTES,
+    NODE_CHECKSUM_BYTES, NODE_HEADER_BYTES, NODE_MAGIC,
+};
+pub use hello::{is_cluster_name, NodeHello, CHALLENGE_BYTES, MAX_CLUSTER_NAME_BYTES, MAX_MEMBERS};
 pub use raft::{DurableReport, Entries, Entry, RaftHead, RaftKind, RaftMessage};
 pub use reader::NodeMessageError;
 pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
@@ -44,6 +52,7 @@ enum Kind {
     ConnClosed = 6,
     SnapshotPiece = 7,
     SnapshotTaken = 8,
+    Rejoin = 9,
 }
 
 impl Kind {
@@ -57,6 +66,7 @@ impl Kind {
             6 => Kind::ConnClosed,
             7 => Kind::SnapshotPiece,
             8 => Kind::SnapshotTaken,
+            9 => Kind::Rejoin,
             _ => return None,
         })
     }
@@ -82,6 +92,9 @@ pub enum NodeMessage<'a> {
     SnapshotPiece(SnapshotPiece<'a>),
     /// What became of it.
     SnapshotTaken(SnapshotTaken),
+    /// A replica of the sender's may have forgotten what it answered: group 0's
+    /// leader is to retire its peer id and give out another.
+    Rejoin { group: u32, retired: u64 },
 }
 
 impl<'a> NodeMessage<'a> {
@@ -95,6 +108,10 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::Output(output) => output.encode(out),
             NodeMessage::SnapshotPiece(piece) => piece.encode(out),
             NodeMessage::SnapshotTaken(taken) => taken.encode(out),
+            NodeMessage::Rejoin { group, retired } => {
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&retired.to_le_bytes());
+            }
             NodeMessage::OutputTaken { conn } | NodeMessage::ConnClosed { conn } => {
                 out.extend_from_slice(&conn.to_le_bytes());
             }
@@ -112,6 +129,7 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::ConnClosed { .. } => Kind::ConnClosed,
             NodeMessage::SnapshotPiece(_) => Kind::SnapshotPiece,
             NodeMessage::SnapshotTaken(_) => Kind::SnapshotTaken,
+            NodeMessage::Rejoin { .. } => Kind::Rejoin,
         }
     }
 
@@ -124,6 +142,10 @@ impl<'a> NodeMessage<'a> {
             Kind::Output => NodeMessage::Output(Output::decode(&mut reader)?),
             Kind::SnapshotPiece => NodeMessage::SnapshotPiece(SnapshotPiece::decode(&mut reader)?),
             Kind::SnapshotTaken => NodeMessage::SnapshotTaken(SnapshotTaken::decode(&mut reader)?),
+            Kind::Rejoin => NodeMessage::Rejoin {
+                group: reader.u32()?,
+                retired: reader.u64()?,
+            },
             Kind::OutputTaken => NodeMessage::OutputTaken {
                 conn: reader.u64()?,
             },
@@ -291,6 +313,10 @@ mod tests {
                 number: 8,
                 answer: SnapshotAnswer::Installed,
             }),
+            NodeMessage::Rejoin {
+                group: 3,
+                retired: 4,
+            },
         ];
         for message in &others {
             message.encode(&mut out);
@@ -302,7 +328,7 @@ mod tests {
     fn a_body_reads_back_message_by_message() {
         let body = body();
         let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
-        assert_eq!(messages.len(), 8);
+        assert_eq!(messages.len(), 9);
         let mut again = Vec::new();
         for message in &messages {
             message.encode(&mut again);
@@ -328,7 +354,7 @@ mod tests {
             }
             between += usize::from(!failed);
         }
-        assert_eq!(between, 8, "cuts between messages, the empty body included");
+        assert_eq!(between, 9, "cuts between messages, the empty body included");
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], NodeMessageError> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], NodeMessageError> {
         let split = self.rest.split_first_chunk::<N>();
         let (taken, rest) = split.ok_or(NodeMessageError::Truncated)?;
         self.rest = rest;

@@ -6,11 +6,12 @@
 //!             partitions u16, group u32 each
 //! opens u32:  node u32, log u16, open_counter u64, nonce u64
 //! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
+//! replaced u32: group u32, retired peer u64, new peer u64; left out where there is none
 //! ```
 //!
 //! Plain little-endian.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::vocabulary::Mode;
 
@@ -25,7 +26,7 @@ impl MetaState {
             out.extend_from_slice(&word.to_le_bytes());
         }
         put_count(out, self.queues.len());
-        for queue in self.queues.values() {
+        for queue in self.queues.iter() {
             put_queue(out, queue);
         }
         put_count(out, self.opens.len());
@@ -45,6 +46,16 @@ impl MetaState {
                 out.extend_from_slice(&peer.to_le_bytes());
             }
         }
+        let replaced: Vec<_> = self.replaced().collect();
+        if replaced.is_empty() {
+            return;
+        }
+        put_count(out, replaced.len());
+        for (group, retired, new) in replaced {
+            out.extend_from_slice(&group.to_le_bytes());
+            out.extend_from_slice(&retired.to_le_bytes());
+            out.extend_from_slice(&new.to_le_bytes());
+        }
     }
 
     /// The state that was captured, over `data_groups` groups.
@@ -59,8 +70,7 @@ impl MetaState {
         state.placement.restore([reader.u64()?, reader.u64()?]);
         for _ in 0..reader.u32()? {
             let queue = read_queue(&mut reader)?;
-            state.names.insert(queue.name.clone(), queue.queue_id);
-            state.queues.insert(queue.queue_id, queue.into());
+            state.queues.insert(queue.into());
         }
         for _ in 0..reader.u32()? {
             let key = (reader.u32()?, reader.u16()?);
@@ -72,11 +82,20 @@ impl MetaState {
                 generation: reader.u32()?,
                 newest_peer: reader.u64()?,
                 retired: BTreeSet::new(),
+                replaced: BTreeMap::new(),
             };
             for _ in 0..reader.u32()? {
                 history.retired.insert(reader.u64()?);
             }
             state.groups.insert(group, history);
+        }
+        if !reader.is_empty() {
+            for _ in 0..reader.u32()? {
+                let (group, retired, new) = (reader.u32()?, reader.u64()?, reader.u64()?);
+                if let Some(history) = state.groups.get_mut(&group) {
+                    history.replaced.insert(retired, new);
+                }
+            }
         }
         reader.end()?;
         Ok(state)
@@ -95,7 +114,7 @@ fn put_queue(out: &mut Vec<u8>, queue: &QueueDeclaration) {
     out.extend_from_slice(&[queue.mode as u8, queue.copies]);
     out.extend_from_slice(&queue.lease_ms.to_le_bytes());
     out.extend_from_slice(&(queue.groups.len() as u16).to_le_bytes());
-    for group in &queue.groups {
+    for group in queue.groups.iter() {
         out.extend_from_slice(&group.to_le_bytes());
     }
 }
@@ -110,7 +129,7 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
     let copies = reader.u8()?;
     let lease_ms = reader.u64()?;
     let groups = (0..reader.u16()?).map(|_| reader.u32());
-    let groups = groups.collect::<Result<_, _>>()?;
+    let groups = groups.collect::<Result<Vec<u32>, _>>()?.into();
     Ok(QueueDeclaration {
         queue_id,
         name,

@@ -7,6 +7,7 @@
 //! 2 Delete     queue_id u64
 //! 3 Opened     node u32, log u16, open_counter u64, nonce u64
 //! 4 Recovered  group u32, generation u32, retired_peer u64, new_peer u64
+//! 5 Rejoin     group u32, retired_peer u64
 //! ```
 
 use wire::vocabulary::Mode;
@@ -19,6 +20,7 @@ const DECLARE: u8 = 1;
 const DELETE: u8 = 2;
 const OPENED: u8 = 3;
 const RECOVERED: u8 = 4;
+const REJOIN: u8 = 5;
 
 impl MetaCommand {
     /// The command as bytes. A name longer than its 16-bit length (which
@@ -58,6 +60,14 @@ impl MetaCommand {
                 out.extend_from_slice(&retired_peer.to_le_bytes());
                 out.extend_from_slice(&new_peer.to_le_bytes());
             }
+            MetaCommand::Rejoin {
+                group,
+                retired_peer,
+            } => {
+                out.extend_from_slice(&[REJOIN, VERSION]);
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&retired_peer.to_le_bytes());
+            }
         }
         out
     }
@@ -89,6 +99,10 @@ impl MetaCommand {
                 generation: reader.u32()?,
                 retired_peer: reader.u64()?,
                 new_peer: reader.u64()?,
+            },
+            REJOIN => MetaCommand::Rejoin {
+                group: reader.u32()?,
+                retired_peer: reader.u64()?,
             },
             _ => return Err(CommandError::Malformed("unknown kind")),
         };

@@ -17,19 +17,21 @@
 
 mod capture;
 mod codec;
+mod groups;
 mod placement;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
     sync::Arc,
 };
 
 use wire::{limits::MAX_PARTITIONS, name::check_name, vocabulary::Mode};
 
 use self::placement::Placement;
+pub use self::{groups::Groups, table::QueueTable};
 
 /// Lease of a queue that names none.
 pub const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -60,13 +62,13 @@ pub fn peer_join(peer: u64) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueDeclaration {
     pub queue_id: u64,
-    pub name: Arc<str>,
+    pub name: Box<str>,
     pub mode: Mode,
     /// 0 = majority, 255 = all.
     pub copies: u8,
     pub lease_ms: u64,
     /// Data group of each partition.
-    pub groups: Vec<u32>,
+    pub groups: Groups,
 }
 
 /// What a declare asks for; `None` = keep, or the default for a new queue.
@@ -100,6 +102,12 @@ pub enum MetaCommand {
         retired_peer: u64,
         new_peer: u64,
     },
+    /// A replica of a group of several may have forgotten what it answered: its peer
+    /// id is retired, and its node joins anew (R2, R3).
+    Rejoin {
+        group: u32,
+        retired_peer: u64,
+    },
 }
 
 /// What applying a command answered.
@@ -118,6 +126,10 @@ pub enum MetaOutcome {
     Deleted {
         existed: bool,
     },
+    /// The peer id is retired, and this one is in its place.
+    Replaced {
+        new_peer: u64,
+    },
     Noted,
     /// Not applied: the command contradicts what is known, or is not valid.
     Refused {
@@ -133,6 +145,8 @@ pub struct GroupHistory {
     pub retired: BTreeSet<u64>,
     /// The peer id that the last recovery made.
     pub newest_peer: u64,
+    /// Replicas that joined anew: the retired peer id, and the one that replaces it.
+    pub replaced: BTreeMap<u64, u64>,
 }
 
 /// The state of group 0; see the module head.
@@ -140,8 +154,7 @@ pub struct MetaState {
     placement: Placement,
     next_queue_id: u64,
     /// Shared with the directories of the shards.
-    queues: BTreeMap<u64, Arc<QueueDeclaration>>,
-    names: BTreeMap<Arc<str>, u64>,
+    queues: QueueTable,
     /// (node, log) to (open counter, nonce).
     opens: BTreeMap<(u32, u16), (u64, u64)>,
     groups: BTreeMap<u32, GroupHistory>,
@@ -155,8 +168,7 @@ impl MetaState {
         MetaState {
             placement: Placement::new(data_groups),
             next_queue_id: 1,
-            queues: BTreeMap::new(),
-            names: BTreeMap::new(),
+            queues: QueueTable::default(),
             opens: BTreeMap::new(),
             groups: BTreeMap::new(),
             next_join: FOUNDING_JOIN + 1,
@@ -180,17 +192,21 @@ impl MetaState {
                 retired_peer,
                 new_peer,
             } => self.recovered(*group, *generation, *retired_peer, *new_peer),
+            MetaCommand::Rejoin {
+                group,
+                retired_peer,
+            } => self.rejoin(*group, *retired_peer),
         }
     }
 
     /// The queue called `name`.
     pub fn by_name(&self, name: &str) -> Option<&Arc<QueueDeclaration>> {
-        self.queues.get(self.names.get(name)?)
+        self.queues.by_name(name)
     }
 
     /// The queue with this id.
     pub fn by_id(&self, queue_id: u64) -> Option<&Arc<QueueDeclaration>> {
-        self.queues.get(&queue_id)
+        self.queues.by_id(queue_id)
     }
 
     /// Declarations in byte order of their names, those after `after`.
@@ -198,9 +214,7 @@ impl MetaState {
         &'a self,
         after: &str,
     ) -> Box<dyn Iterator<Item = &'a Arc<QueueDeclaration>> + 'a> {
-        let range = (Bound::Excluded(after), Bound::Unbounded);
-        let ids = self.names.range::<str, _>(range);
-        Box::new(ids.filter_map(|(_, id)| self.queues.get(id)))
+        Box::new(self.queues.after(after))
     }
 
     /// The id that the next queue gets: every one below was given out.
@@ -269,10 +283,12 @@ impl MetaState {
             mode,
             copies: request.copies.unwrap_or(0),
             lease_ms: request.lease_ms.unwrap_or(DEFAULT_LEASE_MS),
-            groups: self.placement.place(mode, request.partitions.unwrap_or(1)),
+            groups: self
+                .placement
+                .place(mode, request.partitions.unwrap_or(1))
+                .into(),
         };
-        self.names.insert(queue.name.clone(), queue_id);
-        self.queues.insert(queue_id, Arc::new(queue));
+        self.queues.insert(Arc::new(queue));
         MetaOutcome::Declared {
             created: true,
             queue_id,
@@ -280,10 +296,7 @@ impl MetaState {
     }
 
     fn delete(&mut self, queue_id: u64) -> MetaOutcome {
-        let deleted = self.queues.remove(&queue_id);
-        if let Some(queue) = &deleted {
-            self.names.remove(&queue.name);
-        }
+        let deleted = self.queues.remove(queue_id);
         MetaOutcome::Deleted {
             existed: deleted.is_some(),
         }
@@ -310,6 +323,38 @@ impl MetaState {
         }
         self.opens.insert((node, log), (open_counter, nonce));
         MetaOutcome::Noted
+    }
+
+    /// Asked for twice it answers the same.
+    fn rejoin(&mut self, group: u32, retired_peer: u64) -> MetaOutcome {
+        let next_join = self.next_join;
+        let history = self.groups.entry(group).or_insert(GroupHistory {
+            generation: FIRST_GENERATION,
+            retired: BTreeSet::new(),
+            newest_peer: 0,
+            replaced: BTreeMap::new(),
+        });
+        if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
+            return MetaOutcome::Replaced { new_peer };
+        }
+        if history.retired.contains(&retired_peer) || peer_join(retired_peer) >= next_join {
+            let reason =
+                format!("peer {retired_peer:#x} of group {group} is none that could join anew");
+            return MetaOutcome::Refused { reason };
+        }
+        let new_peer = peer_id(peer_node(retired_peer), next_join);
+        history.retired.insert(retired_peer);
+        history.replaced.insert(retired_peer, new_peer);
+        self.next_join += 1;
+        MetaOutcome::Replaced { new_peer }
+    }
+
+    /// Every replica that joined anew: group, the retired peer id, the new one.
+    pub fn replaced(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
+        self.groups.iter().flat_map(|(group, history)| {
+            let replaced = history.replaced.iter();
+            replaced.map(|(retired, new)| (*group, *retired, *new))
+        })
     }
 
     fn recovered(
@@ -348,6 +393,7 @@ impl MetaState {
             generation,
             retired: BTreeSet::new(),
             newest_peer: new_peer,
+            replaced: BTreeMap::new(),
         });
         history.generation = generation;
         history.newest_peer = new_peer;

@@ -178,7 +178,7 @@ fn placement_keeps_the_kinds_apart_and_spreads_partitions() {
             let id = created(&mut state, request);
             let groups = &state.by_id(id).unwrap().groups;
             assert_eq!(groups.iter().collect::<BTreeSet<_>>().len(), 3);
-            for group in groups {
+            for group in groups.iter() {
                 assert_eq!(*group <= 4, mode == Mode::Durable);
                 seen[*group as usize] += 1;
             }

@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use wire::vocabulary::SettleKind;
 
 use super::{
-    consumers::Consumers,
     delayed::Due,
     slots::{Slot, SlotState},
     AppendedRecord, Partition,
@@ -107,7 +106,9 @@ impl Partition {
     /// once: the barrier that precedes the first `open_delivery` covers it.
     pub fn finish_replay(&mut self) {
         self.leases.clear();
-        self.consumers.forget_leases();
+        if let Some(consumers) = &mut self.consumers {
+            consumers.forget_leases();
+        }
         self.ready.reset();
         if self.handed_out() + self.slots.count(SlotState::Returned) > 0 {
             self.slots.walk_mut(0, self.open, |_, slot| {
@@ -123,7 +124,7 @@ impl Partition {
     /// Leadership is lost: leases, consumers and credit go with it.
     pub fn step_down(&mut self) {
         self.finish_replay();
-        self.consumers = Consumers::default();
+        self.consumers = None;
     }
 
     /// In a new generation: every record below `next` is of an older one and
@@ -200,7 +201,11 @@ impl Partition {
         match before.state {
             SlotState::Gated => self.delayed.set_gated(offset, 0),
             SlotState::Returned => self.ready.remove(offset),
-            SlotState::Leased => self.consumers.lease_over(before.holder),
+            SlotState::Leased => {
+                if let Some(consumers) = &mut self.consumers {
+                    consumers.lease_over(before.holder);
+                }
+            }
             // The cursor, the heap and the lease queue pass over what left them.
             SlotState::Fresh
             | SlotState::Delayed

@@ -25,8 +25,12 @@ pub(super) struct Due {
     pub(super) attempts: u32,
 }
 
+/// Takes memory only while there are any.
 #[derive(Default)]
-pub(super) struct Delayed {
+pub(super) struct Delayed(Option<Box<Times>>);
+
+#[derive(Default)]
+struct Times {
     gated: BTreeMap<u64, u64>,
     heap: BinaryHeap<Reverse<Due>>,
 }
@@ -35,48 +39,57 @@ impl Delayed {
     /// Sets or, with 0, clears the due time of a gated record.
     pub(super) fn set_gated(&mut self, offset: u64, due_ms: u64) {
         if due_ms != 0 {
-            self.gated.insert(offset, due_ms);
-        } else if !self.gated.is_empty() {
-            self.gated.remove(&offset);
+            let times = self.0.get_or_insert_default();
+            times.gated.insert(offset, due_ms);
+        } else if let Some(times) = &mut self.0 {
+            times.gated.remove(&offset);
         }
     }
 
     /// Takes the due time of a record whose gate opens.
     pub(super) fn take_gated(&mut self, offset: u64) -> Option<u64> {
-        if self.gated.is_empty() {
-            return None;
-        }
-        self.gated.remove(&offset)
+        self.0.as_mut()?.gated.remove(&offset)
     }
 
     /// Adds a record behind the gate. `live` entries are in use before this
     /// one; `is_live` tells which.
     pub(super) fn push(&mut self, due: Due, live: u64, is_live: impl Fn(&Due) -> bool) {
-        if self.heap.len() as u64 > live.saturating_mul(2).saturating_add(SLACK) {
-            self.heap.retain(|Reverse(due)| is_live(due));
-            self.heap.shrink_to(self.heap.len() * 2);
+        let heap = &mut self.0.get_or_insert_default().heap;
+        if heap.len() as u64 > live.saturating_mul(2).saturating_add(SLACK) {
+            heap.retain(|Reverse(due)| is_live(due));
+            heap.shrink_to(heap.len() * 2);
         }
-        self.heap.push(Reverse(due));
+        heap.push(Reverse(due));
     }
 
     /// Drops leftovers in front, then takes the first record if it is due.
     pub(super) fn pop_due(&mut self, now_ms: u64, is_live: impl Fn(&Due) -> bool) -> Option<Due> {
-        while let Some(Reverse(first)) = self.heap.peek() {
+        let times = self.0.as_mut()?;
+        while let Some(Reverse(first)) = times.heap.peek() {
             if is_live(first) && first.due_ms > now_ms {
                 return None;
             }
-            let Reverse(first) = self.heap.pop()?;
+            let Reverse(first) = times.heap.pop()?;
             if is_live(&first) {
                 return Some(first);
             }
+        }
+        if times.gated.is_empty() {
+            self.0 = None;
         }
         None
     }
 
     /// Every due time: of gated records, and of heap entries `is_live` knows.
     pub(super) fn dues(&self, is_live: impl Fn(&Due) -> bool) -> Vec<(u64, u64)> {
-        let gated = self.gated.iter().map(|(offset, due_ms)| (*offset, *due_ms));
-        let heap = self.heap.iter().map(|Reverse(due)| due);
+        let Some(times) = &self.0 else {
+            return Vec::new();
+        };
+        let gated = times
+            .gated
+            .iter()
+            .map(|(offset, due_ms)| (*offset, *due_ms));
+        let heap = times.heap.iter().map(|Reverse(due)| due);
         let heap = heap.filter(|due| is_live(due));
         let mut dues: Vec<_> = gated
             .chain(heap.map(|due| (due.offset, due.due_ms)))
@@ -87,17 +100,19 @@ impl Delayed {
 
     /// True when there is nothing to promote, now or later.
     pub(super) fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+        self.0.as_ref().is_none_or(|times| times.heap.is_empty())
     }
 
     /// Never later than the first due time behind the gate.
     pub(super) fn first_due_ms(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse(due)| due.due_ms)
+        let times = self.0.as_ref()?;
+        times.heap.peek().map(|Reverse(due)| due.due_ms)
     }
 
     /// Gated ones and heap entries.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.gated.len() + self.heap.len()
+        let times = self.0.as_ref();
+        times.map_or(0, |times| times.gated.len() + times.heap.len())
     }
 }

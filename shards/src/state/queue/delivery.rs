@@ -62,12 +62,14 @@ impl Partition {
     /// Starts a consumer with credit in records and encoded bytes. False when
     /// the id is already subscribed.
     pub fn subscribe(&mut self, id: ConsumerId, records: u32, bytes: u64) -> bool {
-        self.consumers.add(id, records, bytes)
+        let consumers = self.consumers.get_or_insert_default();
+        consumers.add(id, records, bytes)
     }
 
     /// False when there is no such consumer.
     pub fn add_credit(&mut self, id: ConsumerId, records: u32, bytes: u64) -> bool {
-        self.consumers.grant(id, records, bytes)
+        let consumers = self.consumers.as_mut();
+        consumers.is_some_and(|consumers| consumers.grant(id, records, bytes))
     }
 
     /// Ends a consumer; its leases, not yet under settle, are pushed to `ended`
@@ -79,17 +81,17 @@ impl Partition {
 
     /// All consumers of a connection.
     pub fn disconnect(&mut self, connection: u64, ended: &mut Vec<(u64, u32)>) {
-        let ids = self.consumers.of_connection(connection);
-        self.end_consumers(&ids, ended);
+        if let Some(consumers) = &self.consumers {
+            let ids = consumers.of_connection(connection);
+            self.end_consumers(&ids, ended);
+        }
     }
 
     /// Place and encoded bytes of the record that [`Partition::next_delivery`]
     /// would hand out now; `None` also without a consumer that has credit.
     pub fn next_ready(&mut self, now_ms: u64) -> Option<(RecordLocation, u32)> {
         self.promote_due(now_ms);
-        if !self.consumers.any_credit() {
-            return None;
-        }
+        self.consumers.as_ref().filter(|all| all.any_credit())?;
         let pick = self.ready.pick(&self.slots, self.mark.opened())?;
         let slot = self.slots.get(pick.offset)?;
         Some((slot.location(), slot.len()))
@@ -105,11 +107,9 @@ impl Partition {
         blocked: &mut dyn FnMut(ConsumerId) -> bool,
     ) -> Option<Dispatch> {
         self.promote_due(now_ms);
-        if !self.consumers.any_credit() {
-            return None;
-        }
+        let consumers = self.consumers.as_mut().filter(|all| all.any_credit())?;
         let pick = self.ready.pick(&self.slots, self.mark.opened())?;
-        let (key, consumer) = self.consumers.next(self.now_ms, blocked)?;
+        let (key, consumer) = consumers.next(self.now_ms, blocked)?;
         let live = self.slots.count(SlotState::Leased);
         let slot = self.slots.modify(pick.offset, |slot| {
             slot.state = SlotState::Leased;
@@ -117,7 +117,7 @@ impl Partition {
             *slot
         })?;
         self.ready.take(pick);
-        self.consumers.charge(key, slot.len());
+        consumers.charge(key, slot.len());
         let lease = Lease {
             ends_ms: self.now_ms.saturating_add(self.spec.lease_ms),
             offset: pick.offset,
@@ -154,7 +154,9 @@ impl Partition {
         };
         self.ready.give_back(offset);
         self.leases.forget(offset, attempt);
-        self.consumers.undo_charge(slot.holder, slot.len());
+        if let Some(consumers) = &mut self.consumers {
+            consumers.undo_charge(slot.holder, slot.len());
+        }
         let flagged = self.is_redelivery(offset, slot.attempts);
         self.redelivered = self.redelivered.saturating_sub(u64::from(flagged));
     }
@@ -193,7 +195,7 @@ impl Partition {
         offset: u64,
         attempt: u32,
     ) -> Result<(), SettleRefusal> {
-        let consumers = &self.consumers;
+        let consumers = self.consumers.as_mut().ok_or(SettleRefusal::Stale)?;
         let begun = self.slots.modify(offset, |slot| {
             if slot.attempt() != attempt {
                 return Err(SettleRefusal::Stale);
@@ -208,7 +210,7 @@ impl Partition {
             }
         });
         let holder = begun.unwrap_or(Err(SettleRefusal::Stale))?;
-        self.consumers.lease_over(holder);
+        consumers.lease_over(holder);
         Ok(())
     }
 
@@ -230,7 +232,9 @@ impl Partition {
                 (slot.holder, slot.len())
             });
             if let Some((holder, len)) = lapsed {
-                self.consumers.lapse(holder, len);
+                if let Some(consumers) = &mut self.consumers {
+                    consumers.lapse(holder, len);
+                }
                 ended.push((lease.offset, lease.attempt));
             }
         }
@@ -265,16 +269,18 @@ impl Partition {
 
     /// Ends the consumers of `ids` in one pass over the leases.
     fn end_consumers(&mut self, ids: &[ConsumerId], ended: &mut Vec<(u64, u32)>) -> bool {
+        let Some(consumers) = &mut self.consumers else {
+            return false;
+        };
         let mut known = 0usize;
         let mut leased = 0;
         for id in ids {
-            if let Some(holds) = self.consumers.leave(*id) {
+            if let Some(holds) = consumers.leave(*id) {
                 known += 1;
                 leased += holds;
             }
         }
         if leased > 0 {
-            let consumers = &self.consumers;
             for lease in self.leases.iter() {
                 let given_back = self.slots.modify(lease.offset, |slot| {
                     let is_theirs = slot.state == SlotState::Leased
@@ -290,7 +296,10 @@ impl Partition {
                 }
             }
         }
-        self.consumers.remove(ids);
+        consumers.remove(ids);
+        if consumers.len() == 0 {
+            self.consumers = None;
+        }
         known > 0
     }
 

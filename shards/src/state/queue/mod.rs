@@ -147,7 +147,8 @@ pub struct Partition {
     ready: Ready,
     delayed: Delayed,
     leases: Leases,
-    consumers: Consumers,
+    /// None: most queues of many have none at a time.
+    consumers: Option<Box<Consumers>>,
     mark: DispatchMark,
     stamps: Stamps,
     /// Exclusive end of what has passed the delivery gate.
@@ -169,7 +170,7 @@ impl Partition {
             ready: Ready::default(),
             delayed: Delayed::default(),
             leases: Leases::default(),
-            consumers: Consumers::default(),
+            consumers: None,
             mark: DispatchMark::new(),
             stamps: Stamps::default(),
             open: 0,
@@ -209,6 +210,7 @@ impl Partition {
     /// room holds up.
     pub fn counts(&self, now_ms: u64) -> PartitionCounts {
         let count = |state| self.slots.count(state);
+        let consumers = self.consumers.as_ref().map_or(0, |all| all.len());
         let oldest = self.ready.first(&self.slots);
         let oldest_ms = oldest.and_then(|offset| self.stamps.of(offset));
         PartitionCounts {
@@ -221,7 +223,7 @@ impl Partition {
             dropped: self.dropped,
             purged: self.purged,
             redelivered: self.redelivered,
-            consumers: u32::try_from(self.consumers.len()).unwrap_or(u32::MAX),
+            consumers: u32::try_from(consumers).unwrap_or(u32::MAX),
             oldest_ready_age_ms: oldest_ms.map_or(0, |stamp_ms| now_ms.saturating_sub(stamp_ms)),
         }
     }

@@ -428,7 +428,8 @@ impl World {
         };
         assert_eq!(counts, self.model.counts());
         let leased = self.partition.slots.count(SlotState::Leased);
-        assert_eq!(self.partition.consumers.leased(), leased);
+        let held = self.partition.consumers.as_ref();
+        assert_eq!(held.map_or(0, |all| all.leased()), leased);
         let held = persistent(&self.partition).into_iter();
         let held: Vec<_> = held
             .map(|(at, attempts, _, len)| (at, attempts, len))

@@ -1,0 +1,185 @@
+//! Calling nodes and being called.
+
+use std::{
+    os::fd::OwnedFd,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use futures_lite::future;
+use glommio::{net::TcpStream, timer::Timer};
+use wire::node::{NodeHello, Refusal, RefusalCode};
+
+use super::{
+    handshake::{self, Failure, Stop, Wire},
+    link,
+    refusals::{By, Who},
+    strangers::{Met, HELLO_DEADLINE},
+    Links, Peer,
+};
+use crate::driver::{fd, shard::Shard};
+
+/// Between two calls, doubling; behind it up to half as much by chance.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// A link that lived so long was a good one: the next call comes soon.
+const GOOD_LINK: Duration = Duration::from_secs(5);
+/// A node that does not even take the connection.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Keeps the peer linked; runs until the shard is drained.
+pub(super) async fn keep_calling(shard: Rc<Shard>, peer: usize) {
+    let Some(links) = shard.links() else { return };
+    let Some(peer) = links.peers.get(peer) else {
+        return;
+    };
+    let mut pause = PAUSE;
+    while !links.ended.get() {
+        let begun = Instant::now();
+        match call(&shard, links, peer).await {
+            Ok(()) if begun.elapsed() >= GOOD_LINK => pause = PAUSE,
+            Ok(()) => {}
+            Err(stop) => {
+                let at = peer.address.to_string();
+                links.note(Who::Node(peer.node), &at, &stop);
+            }
+        }
+        let jitter = links.random() % (pause.as_millis() as u64 / 2);
+        glommio::timer::sleep(pause + Duration::from_millis(jitter)).await;
+        pause = (pause * 2).min(PAUSE_MOST);
+    }
+}
+
+/// Calls once, and serves the link until it ends.
+async fn call(shard: &Rc<Shard>, links: &Links, peer: &Peer) -> Result<(), Stop> {
+    let connected = TcpStream::connect_timeout(peer.address, CONNECT_DEADLINE).await;
+    let stream = connected.map_err(|error| Stop::Gone(describe(&error.into())))?;
+    let mut wire = Wire::new(stream);
+    let (node, counter) = (peer.node, links.open_counter.get());
+    let steps = async {
+        let called = handshake::call(&links.cluster, &mut wire, node, links.shard, counter).await;
+        if let Err(Stop::Refused(refusal)) = &called {
+            wire.refuse(refusal).await;
+        }
+        called
+    };
+    let late = async {
+        Timer::new(HELLO_DEADLINE).await;
+        Err(Stop::Gone("it does not answer hello".to_owned()))
+    };
+    let session = future::or(steps, late).await?;
+    // Another opening of the log since: this link would be the old one's.
+    if counter == links.open_counter.get() && !links.ended.get() {
+        link::serve(shard, links, wire, session).await;
+    }
+    Ok(())
+}
+
+fn describe(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "nobody listens at its address".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// A connection that the listener for nodes accepted.
+pub(in crate::driver) async fn called(shard: Rc<Shard>, socket: OwnedFd) {
+    let Some(links) = shard.links() else { return };
+    let mut wire = Wire::new(fd::adopt(socket));
+    let at = wire.address();
+    let met = links.strangers.meet(async {
+        let heard = handshake::hear(&links.cluster, &mut wire).await;
+        refuse_if(&mut wire, &heard).await;
+        heard
+    });
+    let met = met.await;
+    let Some(hello) = links.conclude(met, &mut wire, &at).await else {
+        return;
+    };
+    let Ok(wished) = NodeHello::decode(&hello).map(|hello| hello.shard) else {
+        return;
+    };
+    if wished == shard.number {
+        answer(&shard, links, wire, &hello, &at).await;
+    } else if let Ok(socket) = fd::duplicate(&wire.stream) {
+        shard.hand_link_over(wished, socket, hello);
+    }
+}
+
+/// A connection whose hello is for this shard.
+pub(in crate::driver) async fn answered(shard: Rc<Shard>, socket: OwnedFd, hello: Vec<u8>) {
+    let Some(links) = shard.links() else { return };
+    let wire = Wire::new(fd::adopt(socket));
+    let at = wire.address();
+    answer(&shard, links, wire, &hello, &at).await;
+}
+
+async fn answer(shard: &Rc<Shard>, links: &Links, mut wire: Wire, hello: &[u8], at: &str) {
+    let counter = links.open_counter.get();
+    let met = links.strangers.meet(async {
+        let answered = handshake::answer(&links.cluster, &mut wire, hello, counter).await;
+        refuse_if(&mut wire, &answered).await;
+        answered
+    });
+    let met = met.await;
+    let Some(session) = links.conclude(met, &mut wire, at).await else {
+        return;
+    };
+    if counter == links.open_counter.get() && !links.ended.get() {
+        link::serve(shard, links, wire, session).await;
+    }
+}
+
+async fn refuse_if<T>(wire: &mut Wire, outcome: &Result<T, Failure>) {
+    if let Err(Failure {
+        stop: Stop::Refused(refusal),
+        ..
+    }) = outcome
+    {
+        wire.refuse(refusal).await;
+    }
+}
+
+impl Links {
+    async fn conclude<T>(
+        &self,
+        met: Met<Result<T, Failure>>,
+        wire: &mut Wire,
+        at: &str,
+    ) -> Option<T> {
+        let refusal = match met {
+            Met::Done(Ok(met)) => return Some(met),
+            Met::Done(Err(failure)) => {
+                self.note(failure.who, at, &failure.stop);
+                return None;
+            }
+            Met::Late => {
+                let reason = format!("no hello came within {} s", HELLO_DEADLINE.as_secs());
+                Refusal::new(RefusalCode::Late, reason)
+            }
+            Met::Crowded => Refusal::new(
+                RefusalCode::Crowded,
+                "too many connections that do not say who they are",
+            ),
+        };
+        wire.say(&refusal).await;
+        self.note(Who::Stranger, at, &Stop::Refused(refusal));
+        None
+    }
+
+    fn note(&self, who: Who, at: &str, stop: &Stop) {
+        let (by, refusal) = match stop {
+            Stop::Refused(refusal) => (Some(By::Us), refusal),
+            Stop::Told(refusal) => (Some(By::Them), refusal),
+            Stop::Gone(reason) => (None, &Refusal::new(RefusalCode::Leaving, reason.as_str())),
+        };
+        if let Some(by) = by {
+            self.cluster.note(self.shard, who, by, at, refusal);
+        }
+        if let Who::Node(node) = who {
+            if let Some(peer) = self.peer(node) {
+                peer.trouble.replace(refusal.reason.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! What every shard of this process knows of its cluster, and how another node's
+//! hello is judged.
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use wire::node::{NodeHello, Refusal, RefusalCode};
+
+use super::{
+    refusals::{By, Refusals, Who},
+    session::{Challenges, Root},
+};
+use crate::{
+    driver::{
+        data_directory::random_bytes,
+        identity::{Identity, Membership},
+        shard::Report,
+    },
+    engine::Notice,
+};
+
+/// The secret that a cluster's nodes share. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Secret(bytes)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Secret")
+    }
+}
+
+/// A cluster as a node's configuration has it, checked there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterOptions {
+    /// See [`wire::node::is_cluster_name`].
+    pub name: String,
+    /// Every founding member, this node included, ascending, and where the
+    /// others call it.
+    pub nodes: Vec<(u32, SocketAddr)>,
+    /// Where this node listens for the others.
+    pub listen: SocketAddr,
+    /// `None` only where everything above is loopback.
+    pub secret: Option<Secret>,
+}
+
+impl ClusterOptions {
+    pub(in crate::driver) fn members(&self) -> Vec<u32> {
+        self.nodes.iter().map(|(node, _)| *node).collect()
+    }
+
+    /// What a directory of this node is made with.
+    pub(in crate::driver) fn membership(&self) -> Membership {
+        Membership {
+            cluster: self.name.clone(),
+            members: self.members(),
+        }
+    }
+}
+
+/// See the module's head.
+pub(in crate::driver) struct Cluster {
+    pub node: u32,
+    pub options: ClusterOptions,
+    pub(super) root: Root,
+    challenges: Challenges,
+    refusals: Refusals,
+    /// By node and shard: the log that was linked last.
+    logs: Mutex<BTreeMap<(u32, u16), KnownLog>>,
+    reports: flume::Sender<Report>,
+    shards: u16,
+    data_groups: u32,
+    cookie: u64,
+    nonce: u64,
+}
+
+/// What another node's log said of itself when it was linked.
+struct KnownLog {
+    cookie: u64,
+    open_counter: u64,
+    nonce: u64,
+    /// Links of it that are up, one but for moments of change.
+    up: u32,
+}
+
+impl Cluster {
+    /// # Errors
+    /// The system gives no random bytes.
+    pub(in crate::driver) fn new(
+        options: ClusterOptions,
+        identity: &Identity,
+        reports: flume::Sender<Report>,
+    ) -> io::Result<Self> {
+        Ok(Cluster {
+            node: identity.node,
+            root: Root::new(options.secret.as_ref().map(|secret| secret.0.as_slice())),
+            options,
+            challenges: Challenges::new(random_bytes()?),
+            refusals: Refusals::default(),
+            logs: Mutex::default(),
+            reports,
+            shards: identity.place.shards,
+            data_groups: identity.place.shard_of_group.len() as u32 - 1,
+            cookie: identity.cookie,
+            nonce: u64::from_le_bytes(random_bytes()?),
+        })
+    }
+
+    /// The other members and where they are called.
+    pub(super) fn others(&self) -> impl Iterator<Item = (u32, SocketAddr)> + '_ {
+        let nodes = self.options.nodes.iter().copied();
+        nodes.filter(|(node, _)| *node != self.node)
+    }
+
+    /// What this node says of itself on a new connection.
+    pub(super) fn hello(&self, to: u32, shard: u16, open_counter: u64) -> NodeHello {
+        NodeHello {
+            from: self.node,
+            to,
+            shard,
+            shards: self.shards,
+            data_groups: self.data_groups,
+            cookie: self.cookie,
+            open_counter,
+            nonce: self.nonce,
+            challenge: self.challenges.next(),
+            has_secret: self.options.secret.is_some(),
+            members: self.options.members(),
+            cluster: self.options.name.clone(),
+        }
+    }
+
+    /// Judges what both sides of a link must agree on.
+    ///
+    /// # Errors
+    /// Why there can be no link.
+    pub(super) fn judge(&self, hello: &NodeHello) -> Result<(), Refusal> {
+        let (from, own) = (hello.from, self.node);
+        let refuse = |code, reason: String| Err(Refusal::new(code, reason));
+        if hello.cluster != self.options.name {
+            let (theirs, ours) = (&hello.cluster, &self.options.name);
+            let reason = format!("it is of cluster {theirs:?} and this is cluster {ours:?}");
+            return refuse(RefusalCode::Cluster, reason);
+        }
+        if from == own {
+            let reason = format!("two nodes have the number {own}: give each its own");
+            return refuse(RefusalCode::SameNode, reason);
+        }
+        if hello.to != own {
+            let reason = format!(
+                "node {from} means to speak with node {} and this is node {own}: check the addresses in nodes",
+                hello.to
+            );
+            return refuse(RefusalCode::WrongNode, reason);
+        }
+        let members = self.options.members();
+        if !members.contains(&from) {
+            let reason = format!("node {from} is no member of the cluster {members:?}");
+            return refuse(RefusalCode::Stranger, reason);
+        }
+        if hello.members != members {
+            let reason = format!(
+                "node {from} has the members {:?} and node {own} has {members:?}",
+                hello.members
+            );
+            return refuse(RefusalCode::Members, reason);
+        }
+        if hello.shards != self.shards || hello.shard >= self.shards {
+            let (theirs, ours) = (hello.shards, self.shards);
+            let reason = format!("node {from} has {theirs} shards and node {own} has {ours}");
+            return refuse(RefusalCode::Shards, reason);
+        }
+        if hello.data_groups != self.data_groups {
+            let (theirs, ours) = (hello.data_groups, self.data_groups);
+            let reason = format!("node {from} has {theirs} data groups and node {own} has {ours}");
+            return refuse(RefusalCode::Groups, reason);
+        }
+        if hello.has_secret != self.options.secret.is_some() {
+            let (with, without) = if hello.has_secret {
+                (from, own)
+            } else {
+                (own, from)
+            };
+            let reason = format!("node {with} has a cluster_secret and node {without} has none");
+            return refuse(RefusalCode::Secret, reason);
+        }
+        Ok(())
+    }
+
+    /// Takes a log that has proved itself for the one of its node and shard.
+    ///
+    /// # Errors
+    /// It cannot be: another directory is linked as that node, or this one was
+    /// copied or is an old copy. Known from what was linked in this process's life.
+    pub(super) fn claim(self: &Arc<Self>, hello: &NodeHello) -> Result<Claim, Refusal> {
+        let key = (hello.from, hello.shard);
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let other = logs.iter().any(|((node, _), log)| {
+            *node == hello.from && log.up > 0 && log.cookie != hello.cookie
+        });
+        if other {
+            let reason = format!(
+                "another data directory is linked as node {}: give each node its own number",
+                hello.from
+            );
+            return Err(Refusal::new(RefusalCode::Duplicate, reason));
+        }
+        let same = logs.get(&key).filter(|log| log.cookie == hello.cookie);
+        if let Some(known) = same {
+            known.check(hello)?;
+        }
+        let up = same.map_or(0, |log| log.up) + 1;
+        let log = KnownLog {
+            cookie: hello.cookie,
+            open_counter: hello.open_counter,
+            nonce: hello.nonce,
+            up,
+        };
+        logs.insert(key, log);
+        Ok(Claim {
+            cluster: self.clone(),
+            key,
+            cookie: hello.cookie,
+        })
+    }
+
+    fn release(&self, key: (u32, u16), cookie: u64) {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = logs.get_mut(&key).filter(|log| log.cookie == cookie);
+        if let Some(log) = log {
+            log.up = log.up.saturating_sub(1);
+        }
+    }
+
+    /// Who a hello says to be, as far as it can be.
+    pub(super) fn who(&self, hello: &NodeHello) -> Who {
+        let is_member = self.others().any(|(node, _)| node == hello.from);
+        if is_member && hello.cluster == self.options.name {
+            Who::Node(hello.from)
+        } else {
+            Who::Stranger
+        }
+    }
+
+    /// Counts a refusal, and says it if it is the first of its kind.
+    pub(super) fn note(&self, shard: u16, who: Who, by: By, at: &str, refusal: &Refusal) {
+        if !self.refusals.note(who, by, refusal.code) {
+            return;
+        }
+        let whom = match who {
+            Who::Node(node) => format!("node {node} ({at})"),
+            Who::Stranger => format!("a connection from {at}"),
+        };
+        let reason = &refusal.reason;
+        let text = match by {
+            By::Us => format!("{whom} is refused: {reason}"),
+            By::Them => format!("{whom} refuses this node: {reason}"),
+        };
+        self.tell(shard, Notice::Problem(text));
+    }
+
+    /// The node is linked: how many refusals there were of it before.
+    pub(super) fn settle(&self, node: u32) -> u64 {
+        self.refusals.settle(node)
+    }
+
+    /// How often it was refused what was said once.
+    pub(super) fn sum_up(&self, shard: u16) {
+        if let Some(summary) = self.refusals.summary() {
+            let text = format!("refused since the start, or since a node was linked: {summary}");
+            self.tell(shard, Notice::Problem(text));
+        }
+    }
+
+    pub(super) fn tell(&self, shard: u16, notice: Notice) {
+        // The receiver is gone only when the process ends.
+        let _ = self.reports.send(Report::Notice { shard, notice });
+    }
+}
+
+impl KnownLog {
+    fn check(&self, hello: &NodeHello) -> Result<(), Refusal> {
+        let (from, shard, counter) = (hello.from, hello.shard, hello.open_counter);
+        if counter < self.open_counter {
+            let reason = format!(
+                "the log of node {from}, shard {shard}, was opened {} times already and says {counter}: an old copy of the directory",
+                self.open_counter
+            );
+            return Err(Refusal::new(RefusalCode::RolledBack, reason));
+        }
+        if counter == self.open_counter && hello.nonce != self.nonce {
+            let reason = format!(
+                "the log of node {from}, shard {shard}, was opened for the {counter}th time by two processes: a copy of the directory is in use"
+            );
+            return Err(Refusal::new(RefusalCode::Clone, reason));
+        }
+        Ok(())
+    }
+}
+
+/// A log that counts as linked, until dropped.
+pub(super) struct Claim {
+    cluster: Arc<Cluster>,
+    key: (u32, u16),
+    cookie: u64,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.cluster.release(self.key, self.cookie);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ShardPlace;
+
+    fn cluster(node: u32, change: impl FnOnce(&mut ClusterOptions, &mut Identity)) -> Arc<Cluster> {
+        let address = |node: u32| SocketAddr::from(([127, 0, 0, 1], 7500 + node as u16));
+        let mut options = ClusterOptions {
+            name: "test".to_owned(),
+            nodes: (1..=3).map(|node| (node, address(node))).collect(),
+            listen: address(node),
+            secret: None,
+        };
+        let mut identity = Identity {
+            node,
+            cookie: 100 + u64::from(node),
+            place: ShardPlace::spread(8, 2),
+            cluster: None,
+        };
+        change(&mut options, &mut identity);
+        let (reports, _) = flume::unbounded();
+        Arc::new(Cluster::new(options, &identity, reports).unwrap())
+    }
+
+    fn code(judged: Result<(), Refusal>) -> Option<RefusalCode> {
+        judged.err().map(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn every_mismatch_is_refused_by_its_kind_and_a_match_is_not() {
+        let one = cluster(1, |_, _| {});
+        let two = cluster(2, |_, _| {});
+        assert_eq!(code(one.judge(&two.hello(1, 1, 1))), None);
+        assert_eq!(code(two.judge(&one.hello(2, 1, 1))), None);
+        let judged = |other: Arc<Cluster>| code(one.judge(&other.hello(1, 0, 1)));
+        use RefusalCode as Code;
+        let name = cluster(2, |options, _| options.name = "other".to_owned());
+        assert_eq!(judged(name), Some(Code::Cluster));
+        assert_eq!(judged(cluster(1, |_, _| {})), Some(Code::SameNode));
+        assert_eq!(code(one.judge(&two.hello(3, 0, 1))), Some(Code::WrongNode));
+        assert_eq!(judged(cluster(4, |_, _| {})), Some(Code::Stranger));
+        let fewer = cluster(2, |options, _| options.nodes.truncate(2));
+        assert_eq!(judged(fewer), Some(Code::Members));
+        let shards = cluster(2, |_, identity| identity.place = ShardPlace::spread(8, 1));
+        assert_eq!(judged(shards), Some(Code::Shards));
+        assert_eq!(code(one.judge(&two.hello(1, 2, 1))), Some(Code::Shards));
+        let groups = cluster(2, |_, identity| identity.place = ShardPlace::spread(6, 2));
+        assert_eq!(judged(groups), Some(Code::Groups));
+        let secret = Some(Secret::new(vec![1; 32]));
+        let with = cluster(2, |options, _| options.secret = secret);
+        assert_eq!(judged(with), Some(Code::Secret));
+    }
+
+    #[test]
+    fn a_second_directory_a_copy_and_an_old_copy_of_a_node_are_refused() {
+        let one = cluster(1, |_, _| {});
+        let two = cluster(2, |_, _| {});
+        let other = cluster(2, |_, identity| identity.cookie = 9);
+        let copy = cluster(2, |_, _| {});
+        let claim = |hello: &NodeHello| one.claim(hello).map_err(|refusal| refusal.code);
+        let held = claim(&two.hello(1, 0, 5)).unwrap();
+        let duplicate = claim(&other.hello(1, 1, 1)).err();
+        assert_eq!(duplicate, Some(RefusalCode::Duplicate));
+        // The same log again, as when its link broke and we did not notice.
+        drop(claim(&two.hello(1, 0, 5)).unwrap());
+        let cloned = claim(&copy.hello(1, 0, 5)).err();
+        assert_eq!(cloned, Some(RefusalCode::Clone));
+        drop(claim(&copy.hello(1, 0, 6)).unwrap());
+        let old = claim(&two.hello(1, 0, 5)).err();
+        assert_eq!(old, Some(RefusalCode::RolledBack));
+        assert_eq!(
+            claim(&other.hello(1, 0, 1)).err(),
+            Some(RefusalCode::Duplicate)
+        );
+        drop(held);
+        claim(&other.hello(1, 0, 1)).unwrap();
+    }
+}
