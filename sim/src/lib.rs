@@ -11,8 +11,10 @@
 //! - [`directed`]: windows of one log that are too small for chance.
 //! - `mutation` (a feature): rules are removed, and one of these must notice.
 //! - [`engine_sim`]: a node with its clients, faults and an oracle.
+//! - [`cluster_sim`]: several nodes, the links between them, clients, faults, an oracle.
 
 mod buffer;
+pub mod cluster_sim;
 pub mod directed;
 mod disk;
 pub mod engine_sim;
@@ -21,7 +23,9 @@ pub mod log_run;
 #[cfg(feature = "mutations")]
 pub mod mutation;
 mod random;
+mod record;
 pub mod rot_run;
+mod trace;
 
 pub use buffer::VecBuffer;
 pub use disk::{Event, SimDisk, SimSync, SimWrite, SECTOR_BYTES};

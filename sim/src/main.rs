@@ -1,18 +1,24 @@
-//! Runs many seeds of the engine simulator, or the mutation check.
+//! Runs many seeds of the engine or the cluster simulator, or the mutation check.
 //!
 //! `cargo run --release -p tidegate-sim -- --seeds 10000`
+//! `cargo run --release -p tidegate-sim -- --cluster --nodes 3 --seeds 1000`
 //! `cargo run --release -p tidegate-sim --features mutations -- --mutations`
 
 use std::io::Write;
 
 use argh::FromArgs;
-use tidegate_sim::engine_sim::{self, SCENARIOS};
+use tidegate_sim::{
+    cluster_sim,
+    engine_sim::{self, SCENARIOS},
+};
 
+#[path = "main/cluster.rs"]
+mod cluster;
 #[cfg(feature = "mutations")]
 #[path = "main/mutations.rs"]
 mod mutations;
 
-/// Run seeds of the engine simulator; stops at the first that breaks a promise.
+/// Run seeds of the engine simulator, or of the cluster simulator; stops at the first that breaks a promise.
 #[derive(FromArgs)]
 struct Options {
     /// how many seeds (default 1000)
@@ -24,6 +30,12 @@ struct Options {
     /// one scenario only; all of them in turn if absent
     #[argh(option)]
     scenario: Option<String>,
+    /// several nodes and the links between them
+    #[argh(switch)]
+    cluster: bool,
+    /// how many nodes (default: 3 and 5 in turn); with --cluster
+    #[argh(option)]
+    nodes: Option<usize>,
     /// lines of the failing run to show (default 60)
     #[argh(option, default = "60")]
     tail: usize,
@@ -42,18 +54,29 @@ struct Options {
 
 fn main() {
     let options: Options = argh::from_env();
+    let scenarios: &[&str] = match options.cluster {
+        true => &cluster_sim::SCENARIOS,
+        false => &SCENARIOS,
+    };
     if let Some(name) = &options.scenario {
-        if !SCENARIOS.contains(&name.as_str()) {
+        if !scenarios.contains(&name.as_str()) {
             eprintln!(
                 "no scenario is called {name:?}; there are {}",
-                SCENARIOS.join(", ")
+                scenarios.join(", ")
             );
             std::process::exit(2);
         }
     }
-    let passed = match options.mutations || !options.remove.is_empty() {
-        true => remove_rules(&options),
-        false => run_all(&options),
+    if options.nodes.is_some_and(|nodes| !(1..=9).contains(&nodes)) {
+        eprintln!("a simulated cluster has 1 to 9 nodes");
+        std::process::exit(2);
+    }
+    let passed = if options.cluster {
+        cluster::run_all(&options)
+    } else if options.mutations || !options.remove.is_empty() {
+        remove_rules(&options)
+    } else {
+        run_all(&options)
     };
     if !passed {
         std::process::exit(1);

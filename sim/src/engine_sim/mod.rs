@@ -25,20 +25,18 @@ mod journal;
 mod lives;
 mod node;
 mod receiving;
-mod record;
 mod requests;
 mod rest;
 #[cfg(test)]
 mod scenarios;
 mod sending;
 pub mod settings;
-mod trace;
 mod traffic;
 mod world;
 
 use std::fmt;
 
-use crate::Random;
+use crate::{record, trace, Random};
 use settings::Settings;
 pub use settings::SCENARIOS;
 pub use trace::{Trace, TAIL_LINES};

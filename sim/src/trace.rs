@@ -19,14 +19,14 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub(super) fn new(keep: usize) -> Self {
+    pub(crate) fn new(keep: usize) -> Self {
         Trace {
             keep,
             ..Trace::default()
         }
     }
 
-    pub(super) fn note(&mut self, line: String) {
+    pub(crate) fn note(&mut self, line: String) {
         let mut hasher = DefaultHasher::new();
         (self.hash, &line).hash(&mut hasher);
         self.hash = hasher.finish();

@@ -10,10 +10,10 @@ const HEAD: [u8; 8] = *b"\x1fTGkey\x1f\x1e";
 const TAIL: [u8; 8] = *b"\x1fTGend\x1f\x1e";
 
 /// Bytes of a mark with its id.
-pub(super) const MARK_BYTES: usize = 16;
+pub(crate) const MARK_BYTES: usize = 16;
 
 /// Appends record `id` with a payload of `len` bytes to a batch.
-pub(super) fn encode(id: u64, len: usize, not_before_ms: u64, out: &mut Vec<u8>) {
+pub(crate) fn encode(id: u64, len: usize, not_before_ms: u64, out: &mut Vec<u8>) {
     let key = mark(HEAD, id);
     let payload = payload(id, len);
     let parts = RecordParts {
@@ -46,7 +46,7 @@ fn payload(id: u64, len: usize) -> Vec<u8> {
 }
 
 /// The id of a record, if its bytes are those of this id.
-pub(super) fn identify(record: &Record<'_>) -> Option<u64> {
+pub(crate) fn identify(record: &Record<'_>) -> Option<u64> {
     let id = record.key.strip_prefix(&HEAD[..])?;
     let id = u64::from_le_bytes(id.try_into().ok()?);
     let sound = record.verify(0).is_ok() && record.payload == payload(id, record.payload.len());
@@ -54,7 +54,7 @@ pub(super) fn identify(record: &Record<'_>) -> Option<u64> {
 }
 
 /// Where marks of records stand in `bytes`: (offset, id).
-pub(super) fn marks(bytes: &[u8]) -> Vec<(usize, u64)> {
+pub(crate) fn marks(bytes: &[u8]) -> Vec<(usize, u64)> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(next) = bytes

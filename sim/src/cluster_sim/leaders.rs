@@ -1,0 +1,101 @@
+//! Who leads what, as the engines have it, and what follows for who may say
+//! what.
+//!
+//! 1. At most one node ever leads a group at a (generation, term).
+//! 2. Once a client got the confirm of a leader, no leader of an earlier term
+//!    says another one.
+
+use std::collections::BTreeMap;
+
+use super::{issues::Issue, journal::Key, world::World, Checked};
+
+/// Generation and term.
+pub(super) type Reign = (u32, u64);
+
+/// See the module head.
+#[derive(Default)]
+pub(super) struct Leaders {
+    /// By group, then reign: who leads in it.
+    of: BTreeMap<u32, BTreeMap<Reign, usize>>,
+    /// By (group, node, engine life): the reign it leads in, or led last.
+    last: BTreeMap<(u32, usize, u64), Reign>,
+    /// By group and reign: when a client first got a confirm of it.
+    first_confirm: BTreeMap<(u32, Reign), u64>,
+}
+
+impl Leaders {
+    /// The newest leader of a group.
+    fn newest(&self, group: u32) -> Option<(Reign, usize)> {
+        let (reign, node) = self.of.get(&group)?.last_key_value()?;
+        Some((*reign, *node))
+    }
+}
+
+impl World {
+    /// Sees which groups the node leads after its turn.
+    pub(super) fn look_who_leads(&mut self, node: usize) -> Checked<()> {
+        let sim = &self.nodes[node];
+        let Some(engine) = &sim.engine else {
+            return Ok(());
+        };
+        let mut begun = Vec::new();
+        for lead in engine.reigns() {
+            let reign = (lead.generation, lead.term);
+            let key = (lead.group.0, node, sim.engine_life);
+            if self.leaders.last.insert(key, reign) == Some(reign) {
+                continue;
+            }
+            begun.push((lead.group.0, reign));
+        }
+        for (group, reign) in begun {
+            self.note(format_args!("{node} leads group {group} in {reign:?}"));
+            let reigns = self.leaders.of.entry(group).or_default();
+            let other = reigns.insert(reign, node).filter(|other| *other != node);
+            if let Some(other) = other {
+                return Err(format!(
+                    "{other} and {node} both lead group {group} in {reign:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn reign_of(&self, group: u32, issue: &Issue) -> Option<Reign> {
+        let key = (group, issue.node, issue.life);
+        self.leaders.last.get(&key).copied()
+    }
+
+    /// Whether another node leads the group by now: what a leader said that does
+    /// not know it yet is not held against it.
+    pub(super) fn is_stale(&self, key: Key, issue: &Issue) -> bool {
+        let group = self.journal.group_of(key).unwrap_or(0);
+        let newest = self.leaders.newest(group).map(|(reign, _)| reign);
+        newest > self.reign_of(group, issue)
+    }
+
+    /// A client got a confirm. `issue`: by whom.
+    pub(super) fn check_owner(&mut self, key: Key, issue: &Issue, what: &str) -> Checked<()> {
+        let Some(group) = self.journal.group_of(key) else {
+            return Ok(());
+        };
+        let Some(reign) = self.reign_of(group, issue) else {
+            return Err(format!(
+                "{what} {key:?} and does not lead group {group}: {issue:?}"
+            ));
+        };
+        let later = self
+            .leaders
+            .first_confirm
+            .range((group, (reign.0, reign.1 + 1))..=(group, (u32::MAX, u64::MAX)))
+            .find(|(_, at_us)| **at_us < issue.not_before_us);
+        if let Some(((_, later), at_us)) = later {
+            return Err(format!(
+                "{what} {key:?} in {reign:?}, and {later:?} confirmed at {at_us}: {issue:?}"
+            ));
+        }
+        let now_us = self.now_us;
+        let first = self.leaders.first_confirm.entry((group, reign));
+        first.or_insert(now_us);
+        Ok(())
+    }
+}

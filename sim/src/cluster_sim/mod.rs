@@ -1,0 +1,154 @@
+//! The cluster simulator: nodes with their disks, clocks and processes, the
+//! connections between them, and clients of any node; in one thread, from one
+//! seed.
+//!
+//! It runs the engine that ships and does what the driver does, as
+//! [`crate::engine_sim`] does for one node, with one shard a node: effects into
+//! I/O that completes late and in any order, completions into events, bodies
+//! between nodes that arrive in order or, once a connection broke, not at all.
+//! Processes crash and stand still, the power of some or all nodes goes, ways
+//! between nodes are cut in one direction or both, disks fail or get slow,
+//! clocks drift and step.
+//!
+//! Owns the oracle: what clients were told is held against what they are told
+//! later, and against the simulated disks: a confirm that names a boundary and
+//! copies is true of so many disks.
+//!
+//! 1. A seed, a scenario and a number of nodes are a run, bit for bit.
+//! 2. Whatever a run finds is an `Err` with a sentence; it never panics.
+//!
+//! Modules: [`settings`] (what a run is made of), `world` (what happens when),
+//! `node`, `driver` and `lives` (a machine), `net` and `links` (between them),
+//! `faults`, `client`, `sending`, `receiving`, `traffic` (the clients),
+//! `journal`, `leaders`, `issues` and `audit` (the oracle).
+
+mod audit;
+mod client;
+mod driver;
+mod faults;
+mod issues;
+mod journal;
+mod leaders;
+mod links;
+mod lives;
+mod net;
+mod node;
+mod receiving;
+mod requests;
+mod sending;
+pub mod settings;
+mod traffic;
+mod world;
+
+use std::fmt;
+
+use crate::{trace::Trace, Random};
+use settings::Settings;
+pub use settings::SCENARIOS;
+pub use world::Counts;
+use world::World;
+
+type Checked<T> = Result<T, String>;
+
+/// What a run did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    pub confirmed: u64,
+    pub delivered: u64,
+    pub settled: u64,
+    /// Records that loss reports named, counted at each audit.
+    pub lost: u64,
+    pub counts: Counts,
+    pub simulated_ms: u64,
+    pub trace: Trace,
+}
+
+/// A promise that was broken.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub seed: u64,
+    pub scenario: String,
+    pub nodes: usize,
+    pub message: String,
+    pub trace: Trace,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {} in {} with {} nodes: {}",
+            self.seed, self.scenario, self.nodes, self.message
+        )
+    }
+}
+
+/// Runs a seed in a scenario (one of [`SCENARIOS`]) with a number of nodes (1 to
+/// 9) and keeps the last lines of its trace, at most `keep`.
+///
+/// # Errors
+/// The first promise that was broken, with the end of what happened.
+pub fn run(seed: u64, scenario: &str, nodes: usize, keep: usize) -> Result<Summary, Box<Failure>> {
+    let mut random = Random::new(seed);
+    let settings = Settings::draw(&mut random, scenario, nodes.clamp(1, 9));
+    let mut world = World::new(random, settings);
+    world.trace = Trace::new(keep);
+    match world.lives() {
+        Ok(()) => Ok(world.summary()),
+        Err(message) => Err(Box::new(Failure {
+            seed,
+            scenario: scenario.to_owned(),
+            nodes,
+            message,
+            trace: world.trace,
+        })),
+    }
+}
+
+impl World {
+    fn summary(&self) -> Summary {
+        Summary {
+            confirmed: self.journal.confirmed,
+            delivered: self.journal.delivered,
+            settled: self.journal.settled,
+            lost: self.journal.lost,
+            counts: self.counts,
+            simulated_ms: self.now_us / 1000,
+            trace: self.trace.clone(),
+        }
+    }
+
+    /// A whole run: load and faults, then heal, check, drain, check, restart
+    /// everything, check again, once by crashes and once by power cuts.
+    fn lives(&mut self) -> Checked<()> {
+        let line = format!("{:?}", self.settings);
+        self.note(format_args!("{line}"));
+        for node in 0..self.nodes.len() {
+            self.start_later(node, 20);
+        }
+        self.await_nodes()?;
+        self.set_busy();
+        self.plan_strike();
+        self.pass(self.settings.busy_ms)?;
+        self.heal();
+        self.await_answers()?;
+        for client in 0..self.clients.len() {
+            self.disconnect(client);
+        }
+        self.audit()?;
+        self.drain_queues()?;
+        self.audit()?;
+        let cut_power = self.settings.kinds.power_cut > 0;
+        for power in [false, cut_power] {
+            for node in 0..self.nodes.len() {
+                match power {
+                    true => self.power_cut(node),
+                    false => self.crash(node),
+                }
+                self.start_later(node, 100);
+            }
+            self.audit()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! One node as the machine sees it: disk, clock, sockets, process.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use shards::engine::{ConnKey, Engine};
+use shards::log::{segment_name, CleanMarker, LogPosition, RecoveryReport};
+
+use super::issues::Issues;
+use crate::{record, Random, SimDisk, VecBuffer};
+
+/// The server's end of a client's connection.
+pub(super) struct Socket {
+    /// The client that still listens.
+    pub client: Option<usize>,
+    /// Frames on their way to the server.
+    pub up: VecDeque<Vec<u8>>,
+    pub arriving: bool,
+    pub taking: bool,
+    pub closing: bool,
+    /// When the engine first said that there is output, since it was last taken.
+    pub told_us: u64,
+    /// Who said what is about to come out of it.
+    pub issues: Issues,
+}
+
+/// A rebuilt engine that waits to take its place.
+pub(super) struct Rebuilt {
+    pub engine: Engine<VecBuffer>,
+    pub report: RecoveryReport,
+}
+
+const MARK_BYTES: u64 = record::MARK_BYTES as u64;
+
+/// Where a mark of a record went: (segment, offset, written).
+type Place = (u64, u64, bool);
+
+/// Records with bytes on this node's disk that are not known to be safe.
+#[derive(Default)]
+pub(super) struct Places {
+    of: BTreeMap<u64, Vec<Place>>,
+    /// Of each write in flight, its records.
+    in_flight: BTreeMap<u64, Vec<(u64, u64, u64)>>,
+}
+
+/// See the module head.
+pub(super) struct Node {
+    pub disk: SimDisk,
+    /// Of the data directory itself: the clean markers.
+    pub data: SimDisk,
+    pub boot_disk: SimDisk,
+    pub boot_id: u128,
+    pub cookie: u64,
+    pub engine: Option<Engine<VecBuffer>>,
+    pub rebuilt: Option<Rebuilt>,
+    pub sockets: BTreeMap<ConnKey, Socket>,
+    pub next_conn: u64,
+    pub turn_planned: bool,
+    pub timer_us: Option<u64>,
+    /// The process runs.
+    pub up: bool,
+    pub serving: bool,
+    pub latched: bool,
+    /// Raised at every start of the process, and whenever an engine takes its place.
+    pub life: u64,
+    pub engine_life: u64,
+    pub life_start_us: u64,
+    /// What the monotonic clock runs off by, in millionths.
+    pub drift_ppm: i64,
+    pub wall_offset_ms: i64,
+    /// The process stands still until then.
+    pub paused_until_us: u64,
+    /// Its disk takes so much longer until then.
+    pub slow_disk: (u64, u64),
+    pub markers: Vec<CleanMarker>,
+    pub checked_durable: LogPosition,
+    pub turns: u64,
+    pub places: Places,
+    /// When it last lost what it had not synced.
+    pub hurt_us: Option<u64>,
+    /// To each peer: when the engine said that there is output, and whether a
+    /// take is planned.
+    pub to_peers: BTreeMap<usize, (u64, bool)>,
+}
+
+impl Node {
+    pub fn new(random: &mut Random, block_bytes: u32) -> Self {
+        let disk = SimDisk::new(random.fork());
+        disk.set_physical_bytes(block_bytes as usize);
+        Node {
+            disk,
+            data: SimDisk::new(random.fork()),
+            boot_disk: SimDisk::new(random.fork()),
+            boot_id: u128::from(random.number()) << 64 | 1,
+            cookie: random.number(),
+            engine: None,
+            rebuilt: None,
+            sockets: BTreeMap::new(),
+            next_conn: 1,
+            turn_planned: false,
+            timer_us: None,
+            up: false,
+            serving: false,
+            latched: false,
+            life: 0,
+            engine_life: 0,
+            life_start_us: 0,
+            drift_ppm: 0,
+            wall_offset_ms: 1_700_000_000_000,
+            paused_until_us: 0,
+            slow_disk: (0, 0),
+            markers: Vec::new(),
+            checked_durable: LogPosition(0),
+            turns: 0,
+            places: Places::default(),
+            hurt_us: None,
+            to_peers: BTreeMap::new(),
+        }
+    }
+
+    /// Milliseconds of this process's monotonic clock.
+    pub fn mono_ms(&self, now_us: u64) -> u64 {
+        let elapsed = (now_us - self.life_start_us) as i128;
+        let run = elapsed + elapsed * i128::from(self.drift_ppm) / 1_000_000;
+        (run / 1000) as u64
+    }
+
+    /// When its monotonic clock reads `mono_ms`, or a little later.
+    pub fn when(&self, mono_ms: u64) -> u64 {
+        let run = i128::from(mono_ms) * 1000;
+        let elapsed = run * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm)) + 1;
+        self.life_start_us.saturating_add(elapsed as u64)
+    }
+
+    pub fn wall_ms(&self, now_us: u64) -> u64 {
+        ((now_us / 1000) as i64 + self.wall_offset_ms).max(0) as u64
+    }
+
+    /// Clients can connect.
+    pub fn accepts(&self) -> bool {
+        self.up && self.serving && self.engine.is_some()
+    }
+}
+
+impl Places {
+    /// A write was issued.
+    pub fn issued(&mut self, write: u64, segment: u64, offset: u64, bytes: &[u8]) {
+        for (at, id) in record::marks(bytes) {
+            let offset = offset + at as u64;
+            self.of
+                .entry(id)
+                .or_default()
+                .push((segment, offset, false));
+            let records = self.in_flight.entry(write).or_default();
+            records.push((id, segment, offset));
+        }
+    }
+
+    /// It completed: tells the records that are now written as a whole, as far
+    /// as they were issued.
+    pub fn written(&mut self, write: u64) -> Vec<u64> {
+        let mut whole = Vec::new();
+        for (id, segment, offset) in self.in_flight.remove(&write).unwrap_or_default() {
+            let places = self.of.entry(id).or_default();
+            for place in places.iter_mut() {
+                place.2 |= (place.0, place.1) == (segment, offset);
+            }
+            if places.iter().all(|place| place.2) && whole.last() != Some(&id) {
+                whole.push(id);
+            }
+        }
+        whole
+    }
+
+    /// Looks which records are safe by now; those are followed no further.
+    pub fn take_safe(&mut self, disk: &SimDisk) -> Vec<u64> {
+        let mut safe = Vec::new();
+        self.of.retain(|id, places| {
+            let is_safe = places.iter().all(|(segment, offset, written)| {
+                let (name, end) = (segment_name(*segment), offset + MARK_BYTES);
+                // A segment that is gone was packed, or held nothing any more.
+                disk.id_of(&name).is_none() || (*written && disk.is_safe(&name, *offset, end))
+            });
+            if is_safe {
+                safe.push(*id);
+            }
+            !is_safe
+        });
+        safe
+    }
+
+    /// Starts anew with what stands in the segments; tells the records.
+    pub fn scan(&mut self, disk: &SimDisk, names: &[String]) -> Vec<u64> {
+        self.of.clear();
+        self.in_flight.clear();
+        for name in names {
+            let digits = name.strip_prefix("seg-");
+            let Some(sequence) = digits.and_then(|digits| digits.parse().ok()) else {
+                continue;
+            };
+            let bytes = disk.contents(name).unwrap_or_default();
+            for (at, id) in record::marks(&bytes) {
+                let place = (sequence, at as u64, true);
+                self.of.entry(id).or_default().push(place);
+            }
+        }
+        self.of.keys().copied().collect()
+    }
+}

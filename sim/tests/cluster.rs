@@ -1,0 +1,41 @@
+//! Random histories of a cluster (`SEEDS=from..to` chooses others; the runner
+//! `cargo run --release -p tidegate-sim -- --cluster` does many).
+
+use tidegate_sim::cluster_sim::{run, Summary, SCENARIOS};
+
+/// Lines of the trace that a failing test shows.
+const TAIL: usize = 60;
+
+fn run_or_panic(seed: u64, scenario: &str, nodes: usize) -> Summary {
+    run(seed, scenario, nodes, TAIL).unwrap_or_else(|failure| {
+        for line in &failure.trace.tail {
+            println!("{line}");
+        }
+        panic!("{failure}");
+    })
+}
+
+#[test]
+fn a_cluster_of_one_keeps_what_one_node_promises() {
+    let (mut confirmed, mut opens) = (0, 0);
+    for seed in 0..12 {
+        let scenario = SCENARIOS[(seed % SCENARIOS.len() as u64) as usize];
+        let done = run_or_panic(seed, scenario, 1);
+        confirmed += done.confirmed;
+        opens += done.counts.opens;
+    }
+    assert!(
+        confirmed > 100 && opens > 40,
+        "{confirmed} confirmed, {opens} opens"
+    );
+}
+
+#[test]
+fn a_seed_repeats_bit_for_bit() {
+    for (seed, scenario) in [(1, "crash"), (2, "mixed")] {
+        let first = run_or_panic(seed, scenario, 1);
+        let second = run_or_panic(seed, scenario, 1);
+        assert!(first.trace.lines > 50);
+        assert_eq!(first, second);
+    }
+}
