@@ -22,6 +22,7 @@ pub mod log_run;
 pub mod mutation;
 mod random;
 pub mod rot_run;
+pub mod tape;
 
 pub use buffer::VecBuffer;
 pub use disk::{Event, SimDisk, SimSync, SimWrite, SECTOR_BYTES};
