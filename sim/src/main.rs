@@ -3,7 +3,12 @@
 //! `cargo run --release -p tidegate-sim -- --seeds 10000`
 //! `cargo run --release -p tidegate-sim --features mutations -- --mutations`
 
-use std::{collections::BTreeSet, io::Write, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use argh::FromArgs;
 use tidegate_sim::engine_sim::{self, Failure, SCENARIOS};
@@ -22,9 +27,12 @@ mod mutations;
 /// Run seeds of the engine simulator; stops at the first that breaks a promise.
 #[derive(FromArgs)]
 struct Options {
-    /// how many seeds (default 1000)
-    #[argh(option, default = "1000")]
-    seeds: u64,
+    /// how many seeds (default 1000, or as many as --seconds allow)
+    #[argh(option)]
+    seeds: Option<u64>,
+    /// begin no further seed after so many seconds
+    #[argh(option)]
+    seconds: Option<u64>,
     /// the first seed (default 0)
     #[argh(option, default = "0")]
     from: u64,
@@ -81,6 +89,14 @@ fn main() -> ExitCode {
 }
 
 impl Options {
+    fn seeds(&self) -> u64 {
+        let without = match self.seconds {
+            Some(_) => u64::MAX,
+            None => 1000,
+        };
+        self.seeds.unwrap_or(without)
+    }
+
     fn scenario_of(&self, seed: u64) -> &str {
         let turn = SCENARIOS[(seed % SCENARIOS.len() as u64) as usize];
         self.scenario.as_deref().unwrap_or(turn)
@@ -103,7 +119,12 @@ fn remove_rules(_options: &Options) -> bool {
 
 fn run_all(options: &Options) -> bool {
     let mut totals = Totals::default();
-    for seed in options.from..options.from.saturating_add(options.seeds) {
+    let start = Instant::now();
+    let enough = options.seconds.map(Duration::from_secs);
+    for seed in options.from..options.from.saturating_add(options.seeds()) {
+        if enough.is_some_and(|enough| start.elapsed() >= enough) {
+            break;
+        }
         match engine_sim::run(seed, options.scenario_of(seed), options.tail) {
             Ok(summary) => totals.add(&summary),
             Err(failure) => {

@@ -68,8 +68,8 @@ pub fn run_one(options: &Options) -> bool {
         });
     }
     let hunts = match &options.scenario {
-        Some(scenario) => vec![Hunt::engine(scenario, options.seeds)],
-        None => everything(options.seeds),
+        Some(scenario) => vec![Hunt::engine(scenario, options.seeds())],
+        None => everything(options.seeds()),
     };
     let outcome = hunt(&rules, &hunts);
     let Some(found) = &outcome.found else {
