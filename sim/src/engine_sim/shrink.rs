@@ -196,7 +196,7 @@ const LEAST_TAIL: usize = 64;
 mod tests {
     use super::{super::run as run_plainly, *};
 
-    const SEED: u64 = 7;
+    const SEED: u64 = 19;
     const SCENARIO: &str = "power";
 
     fn shrunk(last: fn(&World) -> Checked<()>) -> Shrunk {
@@ -240,7 +240,11 @@ mod tests {
     #[test]
     fn what_is_left_fails_again_and_without_any_of_it_no_more() {
         let shrunk = shrunk(no_confirm);
-        assert!(shrunk.least && shrunk.kept.len() < 8, "{:#?}", shrunk.kept);
+        assert!(
+            shrunk.least && shrunk.kept.len() * 10 < shrunk.of,
+            "{:#?}",
+            shrunk.kept
+        );
         let told = |what| shrunk.kept.iter().any(|event| event.text.contains(what));
         assert!(told("Declare") && told("Publish"), "{:#?}", shrunk.kept);
         let numbers = shrunk.kept.iter().map(|event| event.number).collect();
