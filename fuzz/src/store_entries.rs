@@ -45,6 +45,7 @@ fn config() -> EngineConfig {
     EngineConfig {
         shard: 0,
         node: 1,
+        nodes: vec![1],
         place: ShardPlace::spread(DATA_GROUPS, 1),
         start_wall_ms: 1_000_000,
         start_mono_ms: 0,

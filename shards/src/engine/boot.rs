@@ -253,7 +253,11 @@ impl Boot {
         };
         let data_groups = self.config.place.shard_of_group.len().saturating_sub(1) as u32;
         match piece {
-            Piece::Installed { index, index_term } => self.install(group, index, index_term),
+            Piece::Installed {
+                index,
+                index_term,
+                members,
+            } => self.install(group, (index, index_term), members),
             Piece::Begin { .. } => {
                 let mut staged = Staged::new(GroupId(group), data_groups, place(0));
                 staged.take(&piece, place);
@@ -270,7 +274,7 @@ impl Boot {
     }
 
     /// What was staged is the group's state from here on.
-    fn install(&mut self, group: u32, index: u64, term: u64) {
+    fn install(&mut self, group: u32, (index, term): (u64, u64), members: Members) {
         let Some(mut staged) = self.staged.remove(&group).filter(|it| it.complete) else {
             // A checkpoint holds it already.
             return;
@@ -287,6 +291,7 @@ impl Boot {
             if staged.answers_at == Boundary::Written {
                 recovered.state.answers_at = Boundary::Written;
             }
+            recovered.state.members = members;
             recovered.tail = Tail::new(index, term);
             recovered.tail.commit(index);
             (recovered.last_index, recovered.last_term) = (index, term);

@@ -9,7 +9,7 @@ use super::{
     types::{Effect, Notice},
 };
 use crate::{
-    group::{GroupError, Outcome, PeerId},
+    group::{GroupError, MembershipChange, Outcome, PeerId},
     io::BatchBuffer,
     state::{command::Command, queue::RecordLocation},
 };
@@ -81,7 +81,7 @@ impl<B: BatchBuffer> Engine<B> {
         if !message
             .entries
             .iter()
-            .all(|entry| is_sound(entry.payload, id))
+            .all(|entry| is_sound(entry.payload, entry.membership, id))
         {
             let reason = format!("an entry of group {id} does not verify");
             return self.refused_nodes.push((node, reason));
@@ -189,7 +189,8 @@ impl<B: BatchBuffer> Engine<B> {
                 _ => continue,
             };
             let mut fetched = Vec::new();
-            for (index, place, len) in wanted {
+            for entry in wanted {
+                let (index, place, len) = (entry.index, entry.place, entry.len);
                 let location = RecordLocation::Ring(place.0);
                 if len > 0 && !self.at_hand(location, len) {
                     break;
@@ -198,7 +199,7 @@ impl<B: BatchBuffer> Engine<B> {
                 reads::visit(&self.log, &self.reads, location, len, &mut |piece| {
                     payload.extend_from_slice(piece);
                 });
-                if !is_sound(&payload, id) {
+                if !is_sound(&payload, entry.membership, id) {
                     self.notices.push(Notice::Problem(format!(
                         "entry {index} of group {id} does not verify on this node's disk: it cannot be sent to a follower that needs it"
                     )));
@@ -224,7 +225,10 @@ impl<B: BatchBuffer> Engine<B> {
 }
 
 /// What came or was read back is a command, and its records verify.
-fn is_sound(payload: &[u8], group: u32) -> bool {
+fn is_sound(payload: &[u8], membership: bool, group: u32) -> bool {
+    if membership {
+        return MembershipChange::decode(payload).is_some();
+    }
     if payload.is_empty() {
         return true;
     }

@@ -100,7 +100,25 @@ impl Members {
         self.voters.contains(&peer) || self.learners.contains(&peer)
     }
 
-    pub(super) fn of_raft(state: &ConfState) -> Self {
+    /// `voters u32`, their peer ids, `learners u32`, theirs; little-endian.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        for peers in [&self.voters, &self.learners] {
+            out.extend_from_slice(&(peers.len() as u32).to_le_bytes());
+            for peer in peers {
+                out.extend_from_slice(&peer.to_le_bytes());
+            }
+        }
+    }
+
+    /// Reads what [`Members::encode`] wrote, and nothing behind it.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (voters, rest) = take_peers(bytes)?;
+        let (learners, rest) = take_peers(rest)?;
+        rest.is_empty().then_some(Members { voters, learners })
+    }
+
+    /// As Raft has them.
+    pub fn of_raft(state: &ConfState) -> Self {
         let mut members = Members {
             voters: state.voters.clone(),
             learners: state.learners.clone(),
@@ -113,6 +131,19 @@ impl Members {
     pub(super) fn to_raft(&self) -> ConfState {
         ConfState::from((self.voters.clone(), self.learners.clone()))
     }
+}
+
+fn take_peers(bytes: &[u8]) -> Option<(Vec<u64>, &[u8])> {
+    let (count, rest) = bytes.split_first_chunk::<4>()?;
+    let len = (u32::from_le_bytes(*count) as usize).checked_mul(8)?;
+    let (peers, rest) = rest.split_at_checked(len)?;
+    let peers = peers.chunks_exact(8);
+    let peers = peers.map(|peer| {
+        peer.iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte))
+    });
+    Some((peers.collect(), rest))
 }
 
 /// Raft's own name for what an entry is.
@@ -144,6 +175,20 @@ mod tests {
             assert_eq!(MembershipChange::decode(&[&bytes[..], &[0]].concat()), None);
         }
         assert_eq!(MembershipChange::decode(&[9; 16]), None);
+    }
+
+    #[test]
+    fn members_read_back_and_cut_ones_are_refused() {
+        let members = Members {
+            voters: vec![1, 1 << 50],
+            learners: vec![7],
+        };
+        let mut bytes = Vec::new();
+        members.encode(&mut bytes);
+        assert_eq!(Members::decode(&bytes), Some(members));
+        for cut in 0..bytes.len() {
+            assert_eq!(Members::decode(&bytes[..cut]), None);
+        }
     }
 
     #[test]

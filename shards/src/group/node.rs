@@ -53,6 +53,16 @@ pub struct Committed {
     pub end: LogPosition,
 }
 
+/// An entry that a follower needs and that is to be read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WantedEntry {
+    pub index: u64,
+    pub place: LogPosition,
+    pub len: u32,
+    /// It changes the membership.
+    pub membership: bool,
+}
+
 /// What a group has ready for its engine.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -133,7 +143,7 @@ pub struct Group {
     /// What followers need and has to be read back.
     fetching: Option<Wanted>,
     /// The item that puts a snapshot in force, while it is put in place.
-    installing: Vec<u8>,
+    installing: Option<(Vec<u8>, Members)>,
 }
 
 impl Group {
@@ -204,7 +214,7 @@ impl Group {
             random: random ^ u64::from(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             drawn_for: (u64::MAX, StateRole::Follower),
             fetching: None,
-            installing: Vec::new(),
+            installing: None,
         };
         group.draw_timeout();
         Ok(group)
@@ -699,6 +709,7 @@ impl Group {
         &mut self,
         log: &mut LogWriter<B>,
         id: &SnapshotId,
+        members: Members,
         item: &[u8],
         outcome: &mut Outcome,
     ) -> bool {
@@ -708,13 +719,13 @@ impl Group {
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgSnapshot);
         (message.from, message.to, message.term) = (id.from, id.to, id.term);
-        let membership = self.store().membership();
+        let membership = members.to_raft();
         message.set_snapshot(snapshot_of((id.index, id.index_term), membership));
-        self.installing = item.to_vec();
+        self.installing = Some((item.to_vec(), members));
         let stepped = self.raft.step(message);
         self.draw_timeout();
         while stepped.is_ok() && self.pump(log, outcome) == Ok(true) {}
-        self.installing.clear();
+        self.installing = None;
         self.last_applied() == (id.index, id.index_term)
     }
 
@@ -735,7 +746,12 @@ impl Group {
             index,
             sync: true,
         };
-        let appended = log.append_admitted(item, &[&self.installing], Boundary::Durable)?;
+        let Some((payload, members)) = self.installing.take() else {
+            return Err(GroupError::Raft("a snapshot came from nowhere".to_owned()));
+        };
+        let appended = log.append_admitted(item, &[&payload], Boundary::Durable)?;
+        self.raft.mut_store().set_membership(members.to_raft());
+        self.members = members;
         *end = (*end).max(appended.end);
         self.raft.mut_store().restore(index, term);
         self.durable_index = index;
@@ -941,7 +957,7 @@ impl Group {
     }
 
     /// Entries a follower needs that must be read back: index, place and length.
-    pub fn wanted(&mut self) -> Vec<(u64, LogPosition, u32)> {
+    pub fn wanted(&mut self) -> Vec<WantedEntry> {
         if let Some(wanted) = self.store().take_wanted() {
             self.fetching = Some(wanted);
         }
@@ -955,7 +971,12 @@ impl Group {
                 break;
             };
             bytes += u64::from(handle.len);
-            entries.push((index, handle.payload, handle.len));
+            entries.push(WantedEntry {
+                index,
+                place: handle.payload,
+                len: handle.len,
+                membership: handle.membership,
+            });
             if bytes >= 1 << 20 {
                 break;
             }

@@ -159,11 +159,6 @@ impl GroupStorage {
         self.wanted.set(None);
     }
 
-    /// The membership that the group has.
-    pub(super) fn membership(&self) -> ConfState {
-        self.initial.conf_state.clone()
-    }
-
     /// A change of membership was applied.
     pub(super) fn set_membership(&mut self, membership: ConfState) {
         self.initial.conf_state = membership;

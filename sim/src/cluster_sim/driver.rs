@@ -278,17 +278,19 @@ impl World {
         self.plan_on(node, after, OnNode::Stored(done));
     }
 
+    fn note_latched(&mut self, node: usize) {
+        if !std::mem::replace(&mut self.nodes[node].latched, true) {
+            self.counts.latches += 1;
+            let after = self.delay(5_000);
+            self.plan_on(node, after, OnNode::RecordLatch);
+        }
+    }
+
     fn notice(&mut self, node: usize, notice: Notice) -> Checked<()> {
         self.note(format_args!("{node} notice {notice:?}"));
         match notice {
             Notice::Serving => self.nodes[node].serving = true,
-            Notice::Latched { .. } => {
-                if !std::mem::replace(&mut self.nodes[node].latched, true) {
-                    self.counts.latches += 1;
-                    let after = self.delay(5_000);
-                    self.plan_on(node, after, OnNode::RecordLatch);
-                }
-            }
+            Notice::Latched { .. } => self.note_latched(node),
             Notice::BadRecord { .. } => return Err(format!("node {node}: {notice:?}")),
             Notice::Problem(text) if text.contains("not applied") || text.contains("encoded") => {
                 return Err(format!("node {node}: {text}"));

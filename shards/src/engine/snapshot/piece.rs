@@ -2,21 +2,25 @@
 //!
 //! ```text
 //! 0  kind  u8
-//! 1 begin      answers_at u8: nothing of an earlier try counts
+//! 1 begin      answers_at u8, then the members as of the snapshot's entry: nothing
+//!              of an earlier try counts
 //! 2 partition  as a checkpoint's section of that kind (covered index and all)
 //! 3 records    count u32, then (offset u64, attempts u32, len u32) each, then the
 //!              records back to back; of the partition before
 //! 4 meta       group 0's state
 //! 5 end        empty: everything is there
-//! 6 installed  index u64, index_term u64: only in the log: what came before is
-//!              the group's state from here on
+//! 6 installed  index u64, index_term u64, members: only in the log: what came
+//!              before is the group's state from here on
 //! ```
 //!
-//! Plain little-endian.
+//! Plain little-endian; members as [`Members::encode`] has them.
 
 use wire::vocabulary::Boundary;
 
-use crate::log::bytes::{get_u32, get_u64};
+use crate::{
+    group::Members,
+    log::bytes::{get_u32, get_u64},
+};
 
 /// Bytes in front of the records for each of them.
 const ENTRY_BYTES: usize = 16;
@@ -30,14 +34,21 @@ pub(in crate::engine) struct RecordEntry {
 }
 
 /// A piece, in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::engine) enum Piece<'a> {
-    Begin { answers_at: Boundary },
+    Begin {
+        answers_at: Boundary,
+        members: Members,
+    },
     Partition(&'a [u8]),
     Records(RecordsPiece<'a>),
     Meta(&'a [u8]),
     End,
-    Installed { index: u64, index_term: u64 },
+    Installed {
+        index: u64,
+        index_term: u64,
+        members: Members,
+    },
 }
 
 /// Records and what is known of them.
@@ -93,6 +104,7 @@ impl<'a> Piece<'a> {
         Some(match kind {
             1 => Piece::Begin {
                 answers_at: Boundary::from_raw(*rest.first()?)?,
+                members: Members::decode(rest.get(1..)?)?,
             },
             2 => Piece::Partition(rest),
             3 => Piece::Records(RecordsPiece::decode(bytes)?),
@@ -101,14 +113,17 @@ impl<'a> Piece<'a> {
             6 => Piece::Installed {
                 index: get_u64(rest, 0)?,
                 index_term: get_u64(rest, 8)?,
+                members: Members::decode(rest.get(16..)?)?,
             },
             _ => return None,
         })
     }
 }
 
-pub(super) fn begin(answers_at: Boundary) -> Vec<u8> {
-    vec![1, answers_at as u8]
+pub(super) fn begin(answers_at: Boundary, members: &Members) -> Vec<u8> {
+    let mut out = vec![1, answers_at as u8];
+    members.encode(&mut out);
+    out
 }
 
 pub(super) fn partition(fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -140,10 +155,11 @@ pub(super) fn end() -> Vec<u8> {
     vec![5]
 }
 
-pub(in crate::engine) fn installed(index: u64, index_term: u64) -> Vec<u8> {
+pub(in crate::engine) fn installed(index: u64, index_term: u64, members: &Members) -> Vec<u8> {
     let mut out = vec![6];
     out.extend_from_slice(&index.to_le_bytes());
     out.extend_from_slice(&index_term.to_le_bytes());
+    members.encode(&mut out);
     out
 }
 
@@ -153,20 +169,26 @@ mod tests {
 
     #[test]
     fn every_piece_reads_back() {
-        let begin = begin(Boundary::Written);
-        let answers_at = Boundary::Written;
-        assert_eq!(Piece::decode(&begin), Some(Piece::Begin { answers_at }));
+        let members = Members::of_voters(vec![3, 4]);
+        let begin = begin(Boundary::Written, &members);
+        let expected = Piece::Begin {
+            answers_at: Boundary::Written,
+            members: members.clone(),
+        };
+        assert_eq!(Piece::decode(&begin), Some(expected));
         let head = partition(|out| out.extend_from_slice(b"head"));
         assert_eq!(Piece::decode(&head), Some(Piece::Partition(b"head")));
         let state = meta(|out| out.extend_from_slice(b"state"));
         assert_eq!(Piece::decode(&state), Some(Piece::Meta(b"state")));
         assert_eq!(Piece::decode(&end()), Some(Piece::End));
         let (index, index_term) = (7, 8);
-        let done = installed(index, index_term);
-        assert_eq!(
-            Piece::decode(&done),
-            Some(Piece::Installed { index, index_term })
-        );
+        let done = installed(index, index_term, &members);
+        let expected = Piece::Installed {
+            index,
+            index_term,
+            members,
+        };
+        assert_eq!(Piece::decode(&done), Some(expected));
     }
 
     #[test]

@@ -100,8 +100,11 @@ impl<B: BatchBuffer> Engine<B> {
             return SnapshotAnswer::Refused;
         };
         let mut outcome = std::mem::take(&mut slot.outcome);
-        let item = installed_piece(id.index, id.index_term);
-        let installed = slot.group.install(&mut self.log, id, &item, &mut outcome);
+        let members = receiving.staged.members.clone();
+        let item = installed_piece(id.index, id.index_term, &members);
+        let installed = slot
+            .group
+            .install(&mut self.log, id, members, &item, &mut outcome);
         slot.dirty = true;
         if installed {
             self.replace_state(id, receiving.staged);

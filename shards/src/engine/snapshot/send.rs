@@ -12,7 +12,7 @@ use wire::node::{NodeMessage, SnapshotAnswer, SnapshotId, SnapshotPiece, Snapsho
 use super::piece::{self, RecordEntry};
 use crate::{
     engine::{core::Engine, partition::PartitionKey, reads, upkeep::put_partition},
-    group::{GroupId, PeerId},
+    group::{GroupId, Members, PeerId},
     io::BatchBuffer,
     state::queue::RecordLocation,
 };
@@ -50,6 +50,8 @@ pub(in crate::engine) struct Sending {
     capturing: Option<PartitionKey>,
     captured: VecDeque<Captured>,
     stage: Stage,
+    /// Of the group, as of the snapshot's entry.
+    members: Members,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,7 @@ impl<B: BatchBuffer> Engine<B> {
             capturing: None,
             captured: VecDeque::new(),
             stage: Stage::Begin,
+            members: Members::of_raft(message.get_snapshot().get_metadata().get_conf_state()),
         }));
     }
 
@@ -159,7 +162,7 @@ impl<B: BatchBuffer> Engine<B> {
                     false => Stage::Partitions,
                 };
                 let slot = self.groups.get(&sending.id.group)?;
-                Some(piece::begin(slot.group.answers_at()))
+                Some(piece::begin(slot.group.answers_at(), &sending.members))
             }
             Stage::Meta => {
                 sending.stage = Stage::End;

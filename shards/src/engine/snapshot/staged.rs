@@ -5,7 +5,7 @@ use crate::{
         partition::{PartitionKey, PartitionSlot},
         upkeep::read_partition,
     },
-    group::GroupId,
+    group::{GroupId, Members},
     log::LogPosition,
     state::meta::MetaState,
 };
@@ -20,6 +20,8 @@ pub(in crate::engine) struct Staged {
     /// Where its first piece stands in the log.
     pub from: LogPosition,
     pub answers_at: Boundary,
+    /// The group's members as of the snapshot's entry.
+    pub members: Members,
     pub partitions: Vec<PartitionSlot>,
     pub meta: Option<MetaState>,
     /// The end piece came.
@@ -33,6 +35,7 @@ impl Staged {
             data_groups,
             from,
             answers_at: Boundary::Durable,
+            members: Members::default(),
             partitions: Vec::new(),
             meta: None,
             complete: false,
@@ -50,8 +53,12 @@ impl Staged {
             return false;
         }
         match piece {
-            Piece::Begin { answers_at } => {
+            Piece::Begin {
+                answers_at,
+                members,
+            } => {
                 self.answers_at = *answers_at;
+                self.members = members.clone();
                 true
             }
             Piece::Partition(head) => self.take_partition(head),
