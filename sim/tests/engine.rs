@@ -103,6 +103,11 @@ fn seeds_that_once_failed_pass() {
             "a purge of a reopened partition was told that the queue is gone",
         ),
         (153, "shards", "the log went on behind its clean marker"),
+        (
+            20_261_130_010_824,
+            "boot",
+            "a superblock that looked whole in the page cache only was relied on",
+        ),
     ] {
         run_or_panic(seed, scenario);
     }

@@ -4,9 +4,15 @@
 //! the higher serial counts. Each is one block of 4 KiB, more only when the
 //! jump table needs it.
 //!
-//! 1. A copy is written and synced before the other is touched. The first
-//!    write of a process goes over the *newer* copy: a process that died may
-//!    have left it unsynced, while the older one is safe.
+//! 1. At every moment a whole copy is durable. Which one, a process cannot know
+//!    when it starts: what it reads may be in the page cache only, left by a
+//!    process that died before its sync, or by a write that failed half-way and
+//!    made a copy *look* whole that a power cut had torn. So its first write
+//!    touches no byte of either copy: it puts a new file in the place of one,
+//!    of the damaged one, or else of the *newer* one (the older one is safe,
+//!    unless its write failed). Later writes go in place, over the copy that
+//!    this process did not make durable last. On a disk without room for the
+//!    new file the first write goes in place as well.
 //! 2. So the newer copy can be lost, and nothing rests on it alone: an open
 //!    writes once to raise epoch and open counter, before it reads the log, and
 //!    twice (both copies) when it is done, before anything is appended.
@@ -114,6 +120,8 @@ pub(super) struct SuperblockStore {
     serial: u64,
     /// Index into [`SUPERBLOCK_FILES`]; see invariant 1.
     next: usize,
+    /// Whether this process has made a copy durable; see invariant 1.
+    relied: bool,
     /// A copy that had to be ignored.
     pub damaged: Option<&'static str>,
 }
@@ -161,6 +169,7 @@ impl SuperblockStore {
                 current,
                 serial,
                 next: if damaged.is_some() { 1 - index } else { index },
+                relied: false,
                 damaged,
             }),
             None if missing == SUPERBLOCK_FILES.len() => Err(SuperblockError::Missing),
@@ -173,7 +182,11 @@ impl SuperblockStore {
         self.serial += 1;
         let bytes = encode(&self.current, self.serial)?;
         let name = SUPERBLOCK_FILES.get(self.next).copied().unwrap_or_default();
-        overwrite(disk, name, &bytes)?;
+        match self.relied {
+            true => overwrite(disk, name, &bytes)?,
+            false => replace(disk, name, &bytes)?,
+        }
+        self.relied = true;
         if !removed(Rule::SuperblockTurns) {
             self.next = 1 - self.next;
         }
@@ -184,6 +197,15 @@ impl SuperblockStore {
     pub(super) fn store_both(&mut self, disk: &dyn Disk) -> Result<(), SuperblockError> {
         self.store(disk)?;
         self.store(disk)
+    }
+}
+
+/// By a new file where there is room: what the copies hold stays as it is until
+/// the new one is durable.
+fn replace(disk: &dyn Disk, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+    match disk.replace_small(name, bytes) {
+        Err(error) if error.kind == DiskErrorKind::OutOfSpace => overwrite(disk, name, bytes),
+        done => done,
     }
 }
 
