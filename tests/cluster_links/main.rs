@@ -11,3 +11,4 @@ mod linking;
 mod net;
 mod rawnode;
 mod refused;
+mod replication;

@@ -1,0 +1,169 @@
+//! Queues on three nodes: confirmed on two of them, and there whoever dies.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use client::{Client, Copies, DeclareOptions, ErrorCode, Mode};
+
+use crate::{
+    net::{await_said, Net, Node},
+    support::{
+        server::{quick, Home},
+        size, soon, PATIENCE,
+    },
+};
+
+const QUEUES: [(&str, Mode); 2] = [("orders", Mode::Durable), ("clicks", Mode::Buffered)];
+
+async fn client_of(node: &Node) -> Client {
+    node.client_with(quick()).await
+}
+
+/// Publishes until it is confirmed; what fails or stays unknown is sent again, as
+/// another record.
+async fn publish(client: &Client, queue: &str, number: &mut u64) -> String {
+    let start = std::time::Instant::now();
+    loop {
+        *number += 1;
+        let payload = format!("{queue} {number}");
+        match client.publish(queue, payload.as_str()).await {
+            Ok(confirmed) => {
+                assert!(confirmed.copies >= 2, "{confirmed:?}");
+                return payload;
+            }
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Everything that is in the queue, acknowledged.
+async fn drain(client: &Client, queue: &str, expected: &BTreeSet<String>) {
+    let mut missing = expected.clone();
+    let mut subscription = client.subscribe(queue).await.unwrap();
+    while !missing.is_empty() {
+        let next = soon("a delivery", subscription.next()).await;
+        match next {
+            Some(Ok(delivery)) => {
+                missing.remove(std::str::from_utf8(delivery.payload()).unwrap());
+                // Refused where the leader moved meanwhile: it comes again.
+                let _ = delivery.ack_confirmed().await;
+            }
+            Some(Err(error)) => panic!("{error}: {missing:?}"),
+            None => panic!("the subscription ended: {missing:?}"),
+        }
+    }
+}
+
+/// F01, small: nodes are killed one after the other under load.
+#[tokio::test]
+async fn f01_nothing_confirmed_is_lost_when_nodes_are_killed_one_after_the_other() {
+    let net = Net::new(3);
+    let mut nodes: Vec<Option<Node>> = (1..=3)
+        .map(|node| Some(Node::start(net.home(node, 1))))
+        .collect();
+    for node in nodes.iter().flatten() {
+        await_said(node, "is linked", 2);
+    }
+    let first = client_of(nodes[0].as_ref().unwrap()).await;
+    for (name, mode) in QUEUES {
+        let options = || DeclareOptions::new(name).mode(mode);
+        let start = std::time::Instant::now();
+        while let Err(error) = first.declare(options()).await {
+            assert!(start.elapsed() < PATIENCE, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    let mut number = 0;
+    let mut confirmed = [BTreeSet::new(), BTreeSet::new()];
+    for round in 0..size(3, 50) {
+        let dies = round % 3;
+        let home = nodes[dies].take().unwrap().kill();
+        let lives = client_of(nodes[(dies + 1) % 3].as_ref().unwrap()).await;
+        for _ in 0..10 {
+            for ((name, _), confirmed) in QUEUES.iter().zip(&mut confirmed) {
+                confirmed.insert(publish(&lives, name, &mut number).await);
+            }
+        }
+        nodes[dies] = Some(Node::start(home));
+        await_said(nodes[dies].as_ref().unwrap(), "is linked", 2);
+    }
+    for node in nodes.iter().flatten() {
+        let start = std::time::Instant::now();
+        let listed = || String::from_utf8(node.cli(&["queue", "list"]).stdout).unwrap();
+        while !QUEUES.iter().all(|(name, _)| listed().contains(name)) {
+            assert!(start.elapsed() < PATIENCE, "{}", listed());
+        }
+    }
+    let last = client_of(nodes[1].as_ref().unwrap()).await;
+    for ((name, _), confirmed) in QUEUES.iter().zip(&confirmed) {
+        drain(&last, name, confirmed).await;
+    }
+}
+
+/// More copies than there are, and fewer than keep a durable confirm, are refused.
+#[tokio::test]
+async fn copies_that_mean_nothing_are_refused() {
+    let net = Net::new(3);
+    let nodes: Vec<Node> = (1..=3).map(|node| Node::start(net.home(node, 1))).collect();
+    await_said(&nodes[0], "is linked", 2);
+    let client = client_of(&nodes[0]).await;
+    let refused = |copies, mode| {
+        let client = client.clone();
+        async move {
+            let options = DeclareOptions::new("q").mode(mode).copies(copies);
+            let start = std::time::Instant::now();
+            loop {
+                let error = client.declare(options.clone()).await.unwrap_err();
+                if error.code() != Some(ErrorCode::Unavailable) {
+                    return error.code();
+                }
+                assert!(start.elapsed() < PATIENCE);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    assert_eq!(
+        refused(Copies::Exactly(4), Mode::Durable).await,
+        Some(ErrorCode::MissingCopies)
+    );
+    assert_eq!(
+        refused(Copies::Exactly(1), Mode::Durable).await,
+        Some(ErrorCode::Invalid)
+    );
+}
+
+/// R2, R3: a node whose machine lost power may have forgotten what it answered at
+/// written. It joins anew and counts again, and nothing confirmed is lost.
+#[tokio::test]
+async fn a_node_that_lost_power_joins_anew_and_counts_again() {
+    let net = Net::new(3);
+    let mut homes: Vec<Home> = (1..=3).map(|node| net.home(node, 1)).collect();
+    for home in &mut homes {
+        home.boot("b0");
+    }
+    let mut nodes: Vec<Option<Node>> = homes.into_iter().map(Node::start).map(Some).collect();
+    let first = client_of(nodes[0].as_ref().unwrap()).await;
+    let options = || {
+        let options = DeclareOptions::new("clicks").mode(Mode::Buffered);
+        options.copies(Copies::All)
+    };
+    let start = std::time::Instant::now();
+    while let Err(error) = first.declare(options()).await {
+        assert!(start.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut number = 0;
+    let mut confirmed = BTreeSet::new();
+    for dies in [1, 2, 0] {
+        let lives = client_of(nodes[(dies + 1) % 3].as_ref().unwrap()).await;
+        confirmed.insert(publish(&lives, "clicks", &mut number).await);
+        let mut home = nodes[dies].take().unwrap().kill();
+        home.reboot(&format!("c{dies}"));
+        nodes[dies] = Some(Node::start(home));
+        await_said(nodes[dies].as_ref().unwrap(), "joins anew", 1);
+        // All copies: the node that joined anew is one of them.
+        confirmed.insert(publish(&lives, "clicks", &mut number).await);
+    }
+    let last = client_of(nodes[1].as_ref().unwrap()).await;
+    drain(&last, "clicks", &confirmed).await;
+}
