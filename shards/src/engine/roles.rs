@@ -9,6 +9,8 @@ pub struct Reign {
     pub group: GroupId,
     pub generation: u32,
     pub term: u64,
+    /// Voting replicas, this one included.
+    pub voters: usize,
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -19,6 +21,7 @@ impl<B: BatchBuffer> Engine<B> {
             group: group.id(),
             generation: group.generation(),
             term: group.term(),
+            voters: group.voters(),
         })
     }
 }

@@ -60,6 +60,20 @@ impl World {
         Ok(())
     }
 
+    /// Whether the group is led by one that knows all voters there should be.
+    pub(super) fn is_whole(&self, group: u32) -> bool {
+        let Some((reign, node)) = self.leaders.newest(group) else {
+            return false;
+        };
+        let engine = self.nodes[node].engine.as_ref();
+        let mut reigns = engine.into_iter().flat_map(|engine| engine.reigns());
+        reigns.any(|led| {
+            led.group.0 == group
+                && (led.generation, led.term) == reign
+                && led.voters == self.nodes.len()
+        })
+    }
+
     fn reign_of(&self, group: u32, issue: &Issue) -> Option<Reign> {
         let key = (group, issue.node, issue.life);
         self.leaders.last.get(&key).copied()
