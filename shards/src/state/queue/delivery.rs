@@ -195,14 +195,17 @@ impl Partition {
         offset: u64,
         attempt: u32,
     ) -> Result<(), SettleRefusal> {
-        let consumers = self.consumers.as_mut().ok_or(SettleRefusal::Stale)?;
+        let holds = |holder| {
+            let consumers = self.consumers.as_ref();
+            consumers.and_then(|all| all.connection(holder)) == Some(connection)
+        };
         let begun = self.slots.modify(offset, |slot| {
             if slot.attempt() != attempt {
                 return Err(SettleRefusal::Stale);
             }
             match slot.state {
                 SlotState::Settling => Err(SettleRefusal::InProgress),
-                SlotState::Leased if consumers.connection(slot.holder) == Some(connection) => {
+                SlotState::Leased if holds(slot.holder) => {
                     slot.state = SlotState::Settling;
                     Ok(slot.holder)
                 }
@@ -210,7 +213,9 @@ impl Partition {
             }
         });
         let holder = begun.unwrap_or(Err(SettleRefusal::Stale))?;
-        consumers.lease_over(holder);
+        if let Some(consumers) = &mut self.consumers {
+            consumers.lease_over(holder);
+        }
         Ok(())
     }
 
