@@ -21,7 +21,7 @@ impl<B: BatchBuffer> Engine<B> {
             group: group.id(),
             generation: group.generation(),
             term: group.term(),
-            voters: group.voters(),
+            voters: group.members().voters.len(),
         })
     }
 }
