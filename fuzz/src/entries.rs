@@ -8,6 +8,11 @@
 //! 2. What is accepted is within the limits.
 //! 3. What is accepted can be written again and then reads the same.
 
+// The simulator's crate includes that file by itself.
+#[cfg(not(test))]
+#[path = "store_entries.rs"]
+pub mod store;
+
 use rkyv::rancor::Error as RkyvError;
 use tidegate_wire::{
     codec::{decode, encode},

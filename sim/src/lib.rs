@@ -25,6 +25,7 @@ pub mod mutation;
 mod random;
 mod record;
 pub mod rot_run;
+pub mod tape;
 mod trace;
 
 pub use buffer::VecBuffer;

@@ -26,6 +26,12 @@ impl Trace {
         }
     }
 
+    /// Those of the last lines that came behind the first `lines` ones.
+    pub(crate) fn since(&self, lines: u64) -> impl Iterator<Item = &String> {
+        let new = self.lines.saturating_sub(lines) as usize;
+        self.tail.iter().skip(self.tail.len().saturating_sub(new))
+    }
+
     pub(crate) fn note(&mut self, line: String) {
         let mut hasher = DefaultHasher::new();
         (self.hash, &line).hash(&mut hasher);

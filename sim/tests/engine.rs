@@ -17,7 +17,7 @@ fn seeds() -> std::ops::Range<u64> {
 
 fn run_or_panic(seed: u64, scenario: &str) -> Summary {
     run(seed, scenario, TAIL).unwrap_or_else(|failure| {
-        for line in &failure.trace.tail {
+        for line in &failure.done.trace.tail {
             println!("{line}");
         }
         panic!("{failure}");

@@ -7,7 +7,7 @@ use shards::io::{Disk, DiskError, DiskErrorKind, DiskFile};
 use shards::log::{Anchor, LogId, LogPosition, OtherFormat};
 use shards::store::{
     load, look, publish, remove_orphans, Checkpoint, CheckpointError, CheckpointHead, Section,
-    SectionKind, CHECKPOINT_FILES,
+    SectionKind, SectionsError, CHECKPOINT_FILES,
 };
 use tidegate_sim::{Random, SimDisk};
 use xxhash_rust::xxh3::xxh3_64;
@@ -510,22 +510,41 @@ fn what_a_later_build_wrote_is_not_guessed_at() {
     assert!(checkpoint.base().is_err());
 }
 
-#[test]
-fn the_log_is_told_its_anchor_and_its_links() {
+fn linking(words: [u64; 4]) -> Checkpoint {
     let mut out = Vec::new();
     Section::put(&mut out, SectionKind::Links, |out| {
-        for word in [10u64, 20, 30, 40] {
+        for word in words {
             out.extend_from_slice(&word.to_le_bytes());
         }
     });
-    let checkpoint = Checkpoint {
+    Checkpoint {
         head: head(1),
         body: out,
-    };
-    let base = checkpoint.base().unwrap();
+    }
+}
+
+#[test]
+fn the_log_is_told_its_anchor_and_its_links() {
+    let base = linking([10, 20, 30, 40]).base().unwrap();
     assert_eq!(base.anchor, head(1).anchor);
     assert_eq!(base.durable_next, head(1).durable_next);
     assert_eq!(base.keep_from, head(1).keep_from);
     let links = [(10, 20), (30, 40)].map(|(end, next)| (LogPosition(end), LogPosition(next)));
     assert_eq!(base.links, links);
+}
+
+#[test]
+fn links_that_do_not_go_forward_are_refused() {
+    for words in [
+        [30, 40, 10, 20],
+        [10, 20, 10, 20],
+        [10, 20, 40, 30],
+        [10, 10, 30, 40],
+    ] {
+        assert_eq!(
+            linking(words).base().err(),
+            Some(SectionsError::Links),
+            "{words:?}"
+        );
+    }
 }

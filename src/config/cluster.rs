@@ -306,7 +306,8 @@ mod tests {
     #[test]
     fn an_even_number_of_nodes_is_said_and_an_odd_one_is_not() {
         let (options, remarks) = check(&THREE, 2, |_| {}).unwrap();
-        assert_eq!(options.unwrap().listen, "127.0.0.1:7502".parse().unwrap());
+        let listen = SocketAddr::from(([127, 0, 0, 1], 7502));
+        assert_eq!(options.unwrap().listen, listen);
         assert_eq!(remarks, Vec::<String>::new());
         let (_, remarks) = check(&THREE[..2], 2, |_| {}).unwrap();
         assert!(remarks[0].contains("a cluster of 2 nodes goes on after the loss of none"));

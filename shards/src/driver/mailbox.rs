@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::VecDeque, os::fd::OwnedFd, rc::Rc};
 
-use super::local_event::LocalEvent;
+use super::{links::Called, local_event::LocalEvent};
 use crate::{engine::ShardMessage, log::IoFailure, store::StoreDone};
 
 /// Letters a mailbox holds before senders wait.
@@ -26,10 +26,7 @@ pub(super) enum Letter {
         socket: OwnedFd,
     },
     /// A node's connection whose hello, judged, names this shard.
-    NodeCalled {
-        socket: OwnedFd,
-        hello: Vec<u8>,
-    },
+    NodeCalled(Called),
     /// A helper prepared a segment (or could not).
     Segment {
         sequence: u64,

@@ -461,7 +461,7 @@ impl Launch<'_> {
             return 0;
         };
         let shards = u64::from(self.directory.identity.place.shards);
-        2 * (shards * cluster.nodes.len() as u64 + MOST_STRANGERS as u64)
+        2 * (shards * cluster.nodes.len() as u64 + 2 * MOST_STRANGERS as u64)
     }
 
     /// Each connection holds two descriptors.

@@ -24,7 +24,7 @@ use super::{
     disk_space,
     fs_disk::FsDisk,
     helper::Helper,
-    links::{self, Links},
+    links::{self, Called, Links},
     listener::{self, Listener},
     local_event::LocalEvent,
     mailbox::{Letter, Outbox, Receiver, Sender},
@@ -382,9 +382,7 @@ impl Shard {
                 self.spawn(listener::receive(self.clone(), socket));
             }
             Letter::NodeAccepted { socket } => self.spawn(links::called(self.clone(), socket)),
-            Letter::NodeCalled { socket, hello } => {
-                self.spawn(links::answered(self.clone(), socket, hello));
-            }
+            Letter::NodeCalled(called) => self.spawn(links::answered(self.clone(), called)),
             Letter::DiskLow(low) => {
                 if self.disk_low.replace(low) != low {
                     self.event(Event::DiskLow(low));
@@ -547,8 +545,8 @@ impl Shard {
         frame
     }
 
-    pub(super) fn hand_link_over(&self, shard: u16, socket: OwnedFd, hello: Vec<u8>) {
-        self.send(shard, Letter::NodeCalled { socket, hello });
+    pub(super) fn hand_link_over(&self, shard: u16, called: Called) {
+        self.send(shard, Letter::NodeCalled(called));
     }
 
     pub(super) fn node_up(&self, node: u32) {

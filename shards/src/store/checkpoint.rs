@@ -93,6 +93,12 @@ impl Checkpoint {
                 links.push((LogPosition(end), LogPosition(next)));
             }
         })?;
+        let ascend = links
+            .windows(2)
+            .all(|two| matches!(two, [a, b] if a.0 < b.0));
+        if !ascend || links.iter().any(|(end, next)| end >= next) {
+            return Err(SectionsError::Links);
+        }
         Ok(LogBase {
             anchor: self.head.anchor,
             durable_next: self.head.durable_next,

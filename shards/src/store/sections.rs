@@ -56,6 +56,8 @@ pub enum SectionsError {
     Truncated { at: usize },
     #[error("the checkpoint has a section of kind {kind}, version {version}, which this build does not read")]
     Unknown { kind: u8, version: u8 },
+    #[error("the checkpoint's links between fragments are not in order")]
+    Links,
 }
 
 /// One section.

@@ -188,7 +188,13 @@ impl World {
         let now_us = self.now_us;
         let after = self.delay(150);
         let stall = self.random.chance(self.settings.rates.stall, 400);
-        let stall_us = if stall { self.random.below(400_000) } else { 0 };
+        let mut stall_us = if stall { self.random.below(400_000) } else { 0 };
+        if stall && !self.happens(|| format!("a client reads nothing for {stall_us} us")) {
+            stall_us = 0;
+        }
+        if stall_us > 0 {
+            self.count("client that reads nothing");
+        }
         let Some(socket) = self.node.sockets.get_mut(&conn) else {
             return;
         };

@@ -307,13 +307,22 @@ impl World {
         let disk = self.node.shard(shard).disk.clone();
         self.note(format_args!("{shard} store job {}", what(&job)));
         if self.random.chance(rates.store_crash, 100) {
-            disk.crash_after(Some(self.random.below(10)));
+            let calls = self.random.below(10);
+            if self.happens(|| format!("{shard} death {calls} calls into a store job")) {
+                self.count("store job cut short");
+                disk.crash_after(Some(calls));
+            }
         }
         let faulty = self.random.chance(rates.store_error, 100);
-        if faulty && self.random.chance(1, 2) {
-            disk.fail_writes(1);
-        } else if faulty {
-            disk.fail_syncs(1);
+        let of_write = faulty && self.random.chance(1, 2);
+        let what = if of_write { "write" } else { "sync" };
+        let faulty = faulty && self.happens(|| format!("{shard} a {what} fails in a store job"));
+        if faulty {
+            self.count("error in a store job");
+            match of_write {
+                true => disk.fail_writes(1),
+                false => disk.fail_syncs(1),
+            }
         }
         let done = job.run(&disk, &mut |_, _| {});
         disk.crash_after(None);

@@ -100,7 +100,13 @@ impl World {
     /// An interrupted blocking call: the process dies there.
     pub(super) fn die(&mut self) {
         let power = self.random.chance(self.settings.rates.power_cut, 100);
+        let power = power && self.power_goes();
         self.crash(power);
+    }
+
+    /// Without it the process only dies.
+    pub(super) fn power_goes(&mut self) -> bool {
+        self.happens(|| "a power cut".to_owned())
     }
 
     fn open_engine(
@@ -109,7 +115,7 @@ impl World {
         latch: Option<LatchRecord>,
     ) -> Checked<Result<Rebuilt, NotOpen>> {
         let disk = self.node.shard(shard).disk.clone();
-        let faulty = self.spoil_opening(&disk);
+        let faulty = self.spoil_opening(shard, &disk);
         let opened = self.open_log(shard, &disk, latch);
         disk.crash_after(None);
         if faulty {
@@ -134,18 +140,27 @@ impl World {
     }
 
     /// Perhaps the process dies, or an I/O error strikes, in the opening.
-    fn spoil_opening(&mut self, disk: &SimDisk) -> bool {
+    fn spoil_opening(&mut self, shard: u16, disk: &SimDisk) -> bool {
         let rates = self.settings.rates;
         if self.random.chance(rates.boot_crash, 100) {
-            disk.crash_after(Some(self.random.below(16)));
+            let calls = self.random.below(16);
+            if self.happens(|| format!("{shard} death {calls} calls into an opening")) {
+                self.count("opening cut short");
+                disk.crash_after(Some(calls));
+            }
         }
         if !self.random.chance(rates.boot_error, 100) {
             return false;
         }
-        if self.random.chance(1, 2) {
-            disk.fail_writes(1);
-        } else {
-            disk.fail_syncs(1);
+        let of_write = self.random.chance(1, 2);
+        let what = if of_write { "write" } else { "sync" };
+        if !self.happens(|| format!("{shard} a {what} fails in an opening")) {
+            return false;
+        }
+        self.count("error in an opening");
+        match of_write {
+            true => disk.fail_writes(1),
+            false => disk.fail_syncs(1),
         }
         true
     }
@@ -302,7 +317,13 @@ impl World {
             (true, _) => {
                 let disk = self.node.shard(shard).disk.clone();
                 let crash = self.random.chance(self.settings.rates.boot_crash, 300);
-                disk.crash_after(crash.then(|| self.random.below(4)));
+                let calls = crash.then(|| self.random.below(4));
+                if calls.is_some()
+                    && self.happens(|| format!("{shard} death while amnesia is settled"))
+                {
+                    self.count("opening cut short");
+                    disk.crash_after(calls);
+                }
                 let settled = log::amnesia_settled(&disk, incarnation);
                 disk.crash_after(None);
                 self.note(format_args!("{shard} amnesia settled: {}", settled.is_ok()));
@@ -516,6 +537,7 @@ impl World {
         let what = if power { "POWER CUT" } else { "CRASH" };
         self.note(format_args!("{what}"));
         if !power {
+            self.process_crashes += 1;
             self.record_latches();
         }
         self.queue.clear();

@@ -15,7 +15,8 @@
 //! Modules: [`settings`] (what a run is made of), `world` (what happens when),
 //! `node` and `driver` (the machine), `lives` (start, latch, crash), `client`,
 //! `sending`, `receiving`, `traffic` (the clients), `journal` and `audit` (the
-//! oracle), `record` (payloads that say who they are), `trace`.
+//! oracle), `record` (payloads that say who they are),
+//! `trace`, `schedule` and [`shrink`] (a failing run with few events).
 
 mod audit;
 mod client;
@@ -29,16 +30,24 @@ mod requests;
 mod rest;
 #[cfg(test)]
 mod scenarios;
+mod schedule;
 mod sending;
 pub mod settings;
+mod shrink;
 mod traffic;
 mod world;
 
-use std::fmt;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    panic::{self, AssertUnwindSafe},
+};
 
 use crate::{record, trace, Random};
+pub use schedule::Event;
 use settings::Settings;
 pub use settings::SCENARIOS;
+pub use shrink::{repeat, shrink, Shrunk};
 pub use trace::{Trace, TAIL_LINES};
 use world::{Fault, Happening, World};
 
@@ -54,7 +63,13 @@ pub struct Summary {
     pub lost: u64,
     pub opens: u64,
     pub power_cuts: u64,
+    pub process_crashes: u64,
+    /// Faults injected, by kind.
+    pub faults: BTreeMap<&'static str, u64>,
     pub latches: u64,
+    pub checkpoints: u64,
+    /// Records packed.
+    pub packed: u64,
     pub simulated_ms: u64,
     pub trace: Trace,
 }
@@ -65,7 +80,8 @@ pub struct Failure {
     pub seed: u64,
     pub scenario: String,
     pub message: String,
-    pub trace: Trace,
+    /// What the run did until then.
+    pub done: Summary,
 }
 
 impl fmt::Display for Failure {
@@ -82,24 +98,33 @@ impl fmt::Display for Failure {
 /// its trace, at most `keep`.
 ///
 /// # Errors
-/// The first promise that was broken, with the end of what happened.
+/// The first promise that was broken, or the panic, with the end of what happened.
 pub fn run(seed: u64, scenario: &str, keep: usize) -> Result<Summary, Box<Failure>> {
     let mut random = Random::new(seed);
     let settings = Settings::draw(&mut random, scenario);
     let mut world = World::new(random, settings);
     world.trace = Trace::new(keep);
-    match world.lives() {
+    match world.live_through() {
         Ok(()) => Ok(world.summary()),
         Err(message) => Err(Box::new(Failure {
             seed,
             scenario: scenario.to_owned(),
             message,
-            trace: world.trace,
+            done: world.summary(),
         })),
     }
 }
 
 impl World {
+    /// All of the run; a panic is a broken promise, too.
+    fn live_through(&mut self) -> Checked<()> {
+        panic::catch_unwind(AssertUnwindSafe(|| self.lives())).unwrap_or_else(|payload| {
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+            Err(format!("panic: {}", text.unwrap_or("?")))
+        })
+    }
+
     fn summary(&self) -> Summary {
         Summary {
             confirmed: self.journal.confirmed,
@@ -108,7 +133,11 @@ impl World {
             lost: self.journal.lost,
             opens: self.node.opens,
             power_cuts: self.node.power_cuts,
+            process_crashes: self.process_crashes,
+            faults: self.faults.clone(),
             latches: self.node.latches,
+            checkpoints: self.node.checkpoints,
+            packed: self.node.packed,
             simulated_ms: self.now_us / 1000,
             trace: self.trace.clone(),
         }
@@ -120,9 +149,14 @@ impl World {
         let line = format!("{:?}", self.settings);
         self.note(format_args!("{line}"));
         for _ in 0..self.settings.lives {
-            self.start_and_audit()?;
-            self.live()?;
+            self.next_life();
+            let life = self.lived;
+            if self.happens(|| format!("life {life}")) {
+                self.start_and_audit()?;
+                self.live()?;
+            }
         }
+        self.next_life();
         self.start_and_audit()?;
         let rates = self.settings.rates;
         self.spare();
@@ -133,9 +167,15 @@ impl World {
         self.settings.rates = rates;
         for _ in 0..2 {
             self.end_life()?;
+            self.next_life();
             self.start_and_audit()?;
         }
         Ok(())
+    }
+
+    fn next_life(&mut self) {
+        self.lived += 1;
+        self.enter("life", 0);
     }
 
     fn start_and_audit(&mut self) -> Checked<()> {
@@ -159,9 +199,11 @@ impl World {
     fn live(&mut self) -> Checked<()> {
         self.plan_faults();
         self.set_busy();
+        self.enter("length", 0);
         let life_ms = 1 + self.random.below(self.settings.life_ms);
         self.pass(life_ms)?;
         self.busy = false;
+        self.enter("rest", 0);
         if !self.node.down && self.random.chance(1, 3) {
             self.come_to_rest()?;
         }
@@ -169,6 +211,7 @@ impl World {
     }
 
     fn plan_faults(&mut self) {
+        self.enter("faults", 0);
         let rates = self.settings.rates;
         let life_us = self.settings.life_ms * 1000;
         let shard = self.random.below(u64::from(self.settings.shards)) as u16;
@@ -178,17 +221,23 @@ impl World {
                 true => Fault::Write { shard },
                 false => Fault::Sync { shard },
             };
-            self.plan(after, Happening::Fault(fault));
+            self.plan_fault(after, fault);
         }
         if self.random.chance(rates.disk_full, 100) {
             let after = self.random.below(life_us);
             let for_us = self.random.below(life_us * 2);
-            self.plan(after, Happening::Fault(Fault::DiskFull { shard, for_us }));
+            self.plan_fault(after, Fault::DiskFull { shard, for_us });
         }
         if self.random.chance(rates.clock_step, 100) {
             let after = self.random.below(life_us);
             let ms = self.random.pick(&[-3_600_000, -1_000, 1_000, 3_600_000]);
-            self.plan(after, Happening::Fault(Fault::ClockStep { ms }));
+            self.plan_fault(after, Fault::ClockStep { ms });
+        }
+    }
+
+    fn plan_fault(&mut self, after_us: u64, fault: Fault) {
+        if self.happens(|| format!("{fault:?} after {after_us} us")) {
+            self.plan(after_us, Happening::Fault(fault));
         }
     }
 
@@ -197,17 +246,19 @@ impl World {
         if self.node.down {
             return Ok(());
         }
-        if self.random.chance(self.settings.rates.clean_stop, 100) {
+        self.enter("end", 0);
+        let clean = self.random.chance(self.settings.rates.clean_stop, 100);
+        if clean && self.happens(|| "a clean stop".to_owned()) {
             self.begin_drain();
             let clean = self.finish_drain()?;
             self.note(format_args!("stopped, clean {clean}"));
-            if self.random.chance(1, 2) {
+            self.enter("stopped", 0);
+            if self.random.chance(1, 2) && self.power_goes() {
                 self.crash(true);
             }
             return Ok(());
         }
-        let power = self.random.chance(self.settings.rates.power_cut, 100);
-        self.crash(power);
+        self.die();
         Ok(())
     }
 

@@ -19,6 +19,7 @@ const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 impl World {
     /// Clients begin to act by themselves.
     pub(super) fn set_busy(&mut self) {
+        self.enter("busy", 0);
         self.busy = true;
         for client in 1..self.clients.len() {
             let after = self.delay(2_000);
@@ -33,6 +34,16 @@ impl World {
         let pause = self.random.pick(&[50, 300, 2_000, 10_000]);
         let after = self.delay(pause);
         self.plan(after, Happening::Act { client });
+        if !self.happens(|| format!("client {client}")) {
+            return Ok(());
+        }
+        let lines = self.trace.lines;
+        self.act_now(client);
+        self.describe_event(lines);
+        Ok(())
+    }
+
+    fn act_now(&mut self, client: usize) {
         match &self.clients[client].link {
             None if self.node.accepting => {
                 let shard = self.random.below(u64::from(self.settings.shards)) as u16;
@@ -42,7 +53,6 @@ impl World {
             Some(link) if link.pending.len() >= MOST_PENDING => {}
             Some(_) => self.act_connected(client),
         }
-        Ok(())
     }
 
     fn act_connected(&mut self, client: usize) {

@@ -13,6 +13,7 @@ use super::{
     client::Client,
     journal::Journal,
     node::Node,
+    schedule::Schedule,
     settings::Settings,
     trace::{Trace, TAIL_LINES},
     Checked,
@@ -153,6 +154,12 @@ pub(super) struct World {
     pub clients: Vec<Client>,
     pub journal: Journal,
     pub trace: Trace,
+    /// The life under way, from 1; those that a start did not survive do not count.
+    pub lived: u64,
+    pub schedule: Schedule,
+    /// Faults injected so far, by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    pub process_crashes: u64,
     /// Clients act by themselves.
     pub busy: bool,
     /// When the request that is being answered was sent.
@@ -184,6 +191,10 @@ impl World {
             clients,
             journal: Journal::default(),
             trace: Trace::new(TAIL_LINES),
+            lived: 0,
+            schedule: Schedule::default(),
+            faults: BTreeMap::new(),
+            process_crashes: 0,
             busy: false,
             asked_at_us: 0,
         }
@@ -263,6 +274,7 @@ impl World {
             return Ok(());
         };
         self.now_us = self.now_us.max(due);
+        self.enter_happening(&what);
         match what {
             Happening::Turn { shard } => self.turn(shard),
             Happening::Timer { shard, at_us } => {
@@ -333,9 +345,16 @@ impl World {
     fn begin_fault(&mut self, fault: Fault) {
         self.note(format_args!("fault {fault:?}"));
         match fault {
-            Fault::Write { shard } => self.node.shards[usize::from(shard)].disk.fail_writes(1),
-            Fault::Sync { shard } => self.node.shards[usize::from(shard)].disk.fail_syncs(1),
+            Fault::Write { shard } => {
+                self.count("write error");
+                self.node.shards[usize::from(shard)].disk.fail_writes(1);
+            }
+            Fault::Sync { shard } => {
+                self.count("sync error");
+                self.node.shards[usize::from(shard)].disk.fail_syncs(1);
+            }
             Fault::DiskFull { shard, for_us } => {
+                self.count("full disk");
                 let free = self.random.below(3) * 100;
                 self.node.shards[usize::from(shard)]
                     .disk
@@ -347,7 +366,10 @@ impl World {
                     .disk
                     .set_free_bytes(None);
             }
-            Fault::ClockStep { ms } => self.node.wall_offset_ms += ms,
+            Fault::ClockStep { ms } => {
+                self.count("clock step");
+                self.node.wall_offset_ms += ms;
+            }
         }
     }
 }

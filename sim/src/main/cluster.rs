@@ -11,7 +11,8 @@ use crate::Options;
 pub fn run_all(options: &Options) -> bool {
     let (mut confirmed, mut lost, mut events, mut failures) = (0, 0, 0, 0u64);
     let begun = Instant::now();
-    for seed in options.from..options.from.saturating_add(options.seeds) {
+    let seeds = options.seeds.unwrap_or(1000);
+    for seed in options.from..options.from.saturating_add(seeds) {
         let turn = SCENARIOS[(seed % SCENARIOS.len() as u64) as usize];
         let scenario = options.scenario.as_deref().unwrap_or(turn);
         let usual = if seed % 4 == 3 { 5 } else { 3 };
@@ -48,7 +49,7 @@ pub fn run_all(options: &Options) -> bool {
     eprintln!();
     println!(
         "{} seeds, {events} events ({per_minute:.0} per minute), {confirmed} records confirmed, {lost} reported lost, {failures} failed",
-        options.seeds
+        seeds
     );
     failures == 0
 }

@@ -1,9 +1,13 @@
 //! The mutation check on the command line.
 
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tidegate_sim::mutation::{everything, hunt, Check, Expected, Outcome, Rule, CHECKS};
+use tidegate_sim::mutation::{
+    everything, hunt, with_removed, Check, Expected, Hunt, Outcome, Rule, CHECKS,
+};
+
+use crate::{shrunk, Options};
 
 /// Longest piece of a violation that the table shows.
 const WHAT_CHARS: usize = 110;
@@ -36,10 +40,15 @@ pub fn run_table(only: &[String]) -> bool {
     wrong.is_empty()
 }
 
-/// Looks everywhere for a violation with these rules removed.
-pub fn run_one(removed: &[String], seeds: u64) -> bool {
+/// Looks everywhere for a violation with these rules removed, or repeats a run
+/// with few of its events.
+pub fn run_one(options: &Options) -> bool {
     quiet_panics();
-    let rules: Option<Vec<Rule>> = removed.iter().map(|name| Rule::named(name)).collect();
+    let rules: Option<Vec<Rule>> = options
+        .remove
+        .iter()
+        .map(|name| Rule::named(name))
+        .collect();
     let Some(rules) = rules else {
         eprintln!("the rules are:");
         for rule in Rule::ALL {
@@ -47,18 +56,36 @@ pub fn run_one(removed: &[String], seeds: u64) -> bool {
         }
         return false;
     };
-    let outcome = hunt(&rules, &everything(seeds));
-    match &outcome.found {
-        Some(found) => {
-            let (runs, place, what) = (found.runs, &found.place, &found.what);
-            println!("found after {runs} runs, {place}: {what}");
-        }
-        None => {
-            let (runs, hits) = (outcome.runs, outcome.hits);
-            println!("not found in {runs} runs; the rule was asked for {hits} times");
-        }
+    let words = options
+        .remove
+        .iter()
+        .map(|name| format!("--remove {name} "));
+    let words: String = words.collect();
+    if let Some(kept) = &options.only {
+        let (seed, scenario) = (options.from, options.scenario_of(options.from));
+        return with_removed(&rules, || {
+            shrunk::repeat(seed, scenario, kept, options.tail, &words)
+        });
     }
-    outcome.found.is_some()
+    let hunts = match &options.scenario {
+        Some(scenario) => vec![Hunt::engine(scenario, options.seeds())],
+        None => everything(options.seeds()),
+    };
+    let outcome = hunt(&rules, &hunts);
+    let Some(found) = &outcome.found else {
+        let (runs, hits) = (outcome.runs, outcome.hits);
+        println!("not found in {runs} runs; the rule was asked for {hits} times");
+        return false;
+    };
+    let (runs, place, what) = (found.runs, &found.place, &found.what);
+    println!("found after {runs} runs, {place}: {what}");
+    if let Some((scenario, seed)) = found.engine.filter(|_| options.shrink > 0) {
+        let patience = Duration::from_secs(options.shrink);
+        with_removed(&rules, || {
+            shrunk::shrink(seed, scenario, patience, options.tail, &words)
+        });
+    }
+    true
 }
 
 fn line(check: &Check, outcome: &Outcome) -> String {

@@ -5,7 +5,7 @@
 //! says which ([`CHECKS`]): a rule that another one covers is shown to be
 //! missed once that one is gone too.
 //!
-//! Never: leaves a rule removed behind [`hunt`].
+//! Never: leaves a rule removed behind [`hunt`] and [`with_removed`].
 
 mod table;
 
@@ -65,6 +65,8 @@ pub struct Found {
     /// The kind of run and its seed.
     pub place: String,
     pub what: String,
+    /// Scenario and seed, if it was a run of the engine simulator.
+    pub engine: Option<(&'static str, u64)>,
 }
 
 /// How a hunt ended.
@@ -93,7 +95,16 @@ pub fn hunt(removed: &[Rule], hunts: &[Hunt]) -> Outcome {
             runs += 1;
             if let Err(what) = hunt.run(seed) {
                 let place = format!("{} {seed}", hunt.name(seed));
-                found = Some(Found { runs, place, what });
+                let engine = match hunt {
+                    Hunt::Engine(scenario, _) => Some((scenario_of(scenario, seed), seed)),
+                    _ => None,
+                };
+                found = Some(Found {
+                    runs,
+                    place,
+                    what,
+                    engine,
+                });
                 break 'hunts;
             }
         }
@@ -103,7 +114,22 @@ pub fn hunt(removed: &[Rule], hunts: &[Hunt]) -> Outcome {
     Outcome { found, runs, hits }
 }
 
+/// Does something with these rules removed.
+pub fn with_removed<T>(removed: &[Rule], what: impl FnOnce() -> T) -> T {
+    set_removed(removed);
+    let done = what();
+    set_removed(&[]);
+    done
+}
+
 impl Hunt {
+    /// Runs in the scenario of that name, or in all in turn if there is none.
+    pub fn engine(scenario: &str, seeds: u64) -> Self {
+        let known = engine_sim::SCENARIOS.into_iter();
+        let scenario = known.into_iter().find(|known| *known == scenario);
+        Hunt::Engine(scenario.unwrap_or(ALL), seeds)
+    }
+
     fn bound(&self) -> u64 {
         match self {
             Hunt::Log(bound) | Hunt::Rot(bound) => *bound,

@@ -1,6 +1,7 @@
 //! Calling nodes and being called.
 
 use std::{
+    cell::Cell,
     os::fd::OwnedFd,
     rc::Rc,
     time::{Duration, Instant},
@@ -11,8 +12,9 @@ use glommio::{net::TcpStream, timer::Timer};
 use wire::node::{NodeHello, Refusal, RefusalCode};
 
 use super::{
+    cluster::Pass,
     handshake::{self, Failure, Stop, Wire},
-    link,
+    link::{self, is_farewell},
     refusals::{By, Who},
     strangers::{Met, HELLO_DEADLINE},
     Links, Peer,
@@ -87,28 +89,58 @@ pub(in crate::driver) async fn called(shard: Rc<Shard>, socket: OwnedFd) {
     let Some(links) = shard.links() else { return };
     let mut wire = Wire::new(fd::adopt(socket));
     let at = wire.address();
+    let told = Cell::new(false);
     let met = links.strangers.meet(async {
-        let heard = handshake::hear(&links.cluster, &mut wire).await;
-        refuse_if(&mut wire, &heard).await;
-        heard
+        let heard = match links.farewell() {
+            Some(refusal) => Err(handshake::of_stranger(Stop::Refused(refusal))),
+            None => handshake::hear(&links.cluster, &mut wire).await,
+        };
+        links.conclude(heard, &mut wire, &at, &told).await
     });
     let met = met.await;
-    let Some(hello) = links.conclude(met, &mut wire, &at).await else {
+    let Some(hello) = links.met(met, &mut wire, &at, &told).await else {
         return;
     };
     let Ok(wished) = NodeHello::decode(&hello).map(|hello| hello.shard) else {
         return;
     };
     if wished == shard.number {
-        answer(&shard, links, wire, &hello, &at).await;
-    } else if let Ok(socket) = fd::duplicate(&wire.stream) {
-        shard.hand_link_over(wished, socket, hello);
+        return answer(&shard, links, wire, &hello, &at).await;
+    }
+    // A shard that is not up yet must not gather what strangers bring.
+    match (links.cluster.pass(), fd::duplicate(&wire.stream)) {
+        (Some(pass), Ok(socket)) => shard.hand_link_over(
+            wished,
+            Called {
+                socket,
+                hello,
+                pass,
+            },
+        ),
+        _ => {
+            let crowded = links.met(Met::Crowded, &mut wire, &at, &told);
+            let _: Option<()> = crowded.await;
+        }
     }
 }
 
+/// A connection whose hello, judged, is for another shard than the one that
+/// accepted it.
+pub(in crate::driver) struct Called {
+    socket: OwnedFd,
+    hello: Vec<u8>,
+    pass: Pass,
+}
+
 /// A connection whose hello is for this shard.
-pub(in crate::driver) async fn answered(shard: Rc<Shard>, socket: OwnedFd, hello: Vec<u8>) {
+pub(in crate::driver) async fn answered(shard: Rc<Shard>, called: Called) {
     let Some(links) = shard.links() else { return };
+    let Called {
+        socket,
+        hello,
+        pass,
+    } = called;
+    drop(pass);
     let wire = Wire::new(fd::adopt(socket));
     let at = wire.address();
     answer(&shard, links, wire, &hello, &at).await;
@@ -116,13 +148,16 @@ pub(in crate::driver) async fn answered(shard: Rc<Shard>, socket: OwnedFd, hello
 
 async fn answer(shard: &Rc<Shard>, links: &Links, mut wire: Wire, hello: &[u8], at: &str) {
     let counter = links.open_counter.get();
+    let told = Cell::new(false);
     let met = links.strangers.meet(async {
-        let answered = handshake::answer(&links.cluster, &mut wire, hello, counter).await;
-        refuse_if(&mut wire, &answered).await;
-        answered
+        let answered = match links.farewell() {
+            Some(refusal) => Err(handshake::of_stranger(Stop::Refused(refusal))),
+            None => handshake::answer(&links.cluster, &mut wire, hello, counter).await,
+        };
+        links.conclude(answered, &mut wire, at, &told).await
     });
     let met = met.await;
-    let Some(session) = links.conclude(met, &mut wire, at).await else {
+    let Some(session) = links.met(met, &mut wire, at, &told).await else {
         return;
     };
     if counter == links.open_counter.get() && !links.ended.get() {
@@ -130,29 +165,46 @@ async fn answer(shard: &Rc<Shard>, links: &Links, mut wire: Wire, hello: &[u8], 
     }
 }
 
-async fn refuse_if<T>(wire: &mut Wire, outcome: &Result<T, Failure>) {
-    if let Err(Failure {
-        stop: Stop::Refused(refusal),
-        ..
-    }) = outcome
-    {
-        wire.refuse(refusal).await;
-    }
-}
-
 impl Links {
+    /// Why nobody is linked any more, once the shard is drained.
+    fn farewell(&self) -> Option<Refusal> {
+        let reason = || format!("node {} stops", self.cluster.node);
+        let ended = self.ended.get();
+        ended.then(|| Refusal::new(RefusalCode::Leaving, reason()))
+    }
+
+    /// Notes how a called side's handshake failed, if it did, and tells the peer.
     async fn conclude<T>(
         &self,
-        met: Met<Result<T, Failure>>,
+        outcome: Result<T, Failure>,
         wire: &mut Wire,
         at: &str,
+        told: &Cell<bool>,
+    ) -> Option<T> {
+        let failure = match outcome {
+            Ok(done) => return Some(done),
+            Err(failure) => failure,
+        };
+        self.note(failure.who, at, &failure.stop);
+        told.set(true);
+        if let Stop::Refused(refusal) = &failure.stop {
+            wire.refuse(refusal).await;
+        }
+        None
+    }
+
+    /// The same for one whose time ended before.
+    async fn met<T>(
+        &self,
+        met: Met<Option<T>>,
+        wire: &mut Wire,
+        at: &str,
+        told: &Cell<bool>,
     ) -> Option<T> {
         let refusal = match met {
-            Met::Done(Ok(met)) => return Some(met),
-            Met::Done(Err(failure)) => {
-                self.note(failure.who, at, &failure.stop);
-                return None;
-            }
+            Met::Done(done) => return done,
+            // Only the time to read why was cut short.
+            _ if told.get() => return None,
             Met::Late => {
                 let reason = format!("no hello came within {} s", HELLO_DEADLINE.as_secs());
                 Refusal::new(RefusalCode::Late, reason)
@@ -173,7 +225,7 @@ impl Links {
             Stop::Told(refusal) => (Some(By::Them), refusal),
             Stop::Gone(reason) => (None, &Refusal::new(RefusalCode::Leaving, reason.as_str())),
         };
-        if let Some(by) = by {
+        if let Some(by) = by.filter(|_| !is_farewell(refusal.code)) {
             self.cluster.note(self.shard, who, by, at, refusal);
         }
         if let Who::Node(node) = who {

@@ -5,7 +5,10 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, PoisonError,
+    },
 };
 
 use wire::node::{NodeHello, Refusal, RefusalCode};
@@ -22,6 +25,10 @@ use crate::{
     },
     engine::Notice,
 };
+
+/// Connections on their way between shards, at most: those of one that is not up
+/// yet wait there.
+const MOST_PASSING: usize = 128;
 
 /// The secret that a cluster's nodes share. Never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,6 +84,8 @@ pub(in crate::driver) struct Cluster {
     /// By node and shard: the log that was linked last.
     logs: Mutex<BTreeMap<(u32, u16), KnownLog>>,
     reports: flume::Sender<Report>,
+    /// Connections on their way from one shard to another.
+    passing: AtomicUsize,
     shards: u16,
     data_groups: u32,
     cookie: u64,
@@ -108,6 +117,7 @@ impl Cluster {
             refusals: Refusals::default(),
             logs: Mutex::default(),
             reports,
+            passing: AtomicUsize::new(0),
             shards: identity.place.shards,
             data_groups: identity.place.shard_of_group.len() as u32 - 1,
             cookie: identity.cookie,
@@ -241,6 +251,13 @@ impl Cluster {
         }
     }
 
+    /// Leave to hand a connection to another shard; `None` when many wait there.
+    pub(super) fn pass(self: &Arc<Self>) -> Option<Pass> {
+        let before = self.passing.fetch_add(1, Ordering::Relaxed);
+        let pass = Pass(self.clone());
+        (before < MOST_PASSING).then_some(pass)
+    }
+
     /// Who a hello says to be, as far as it can be.
     pub(super) fn who(&self, hello: &NodeHello) -> Who {
         let is_member = self.others().any(|(node, _)| node == hello.from);
@@ -304,6 +321,15 @@ impl KnownLog {
             return Err(Refusal::new(RefusalCode::Clone, reason));
         }
         Ok(())
+    }
+}
+
+/// A connection on its way between shards, until dropped.
+pub(super) struct Pass(Arc<Cluster>);
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.0.passing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

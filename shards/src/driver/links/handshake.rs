@@ -198,15 +198,17 @@ pub(super) fn refusal_of(error: &NodeFrameError, side: Side) -> Refusal {
     Refusal::new(code, reason)
 }
 
+/// Of somebody who did not say who it is.
+pub(super) fn of_stranger(stop: Stop) -> Failure {
+    let who = Who::Stranger;
+    Failure { who, stop }
+}
+
 /// The called side's first step: a caller's hello, judged; its body.
 ///
 /// # Errors
 /// There can be no link.
 pub(super) async fn hear(cluster: &Cluster, wire: &mut Wire) -> Result<Vec<u8>, Failure> {
-    let of_stranger = |stop| Failure {
-        who: Who::Stranger,
-        stop,
-    };
     let heard = wire.plain(NodeFrameKind::Hello, Side::Called).await;
     let body = heard.map_err(of_stranger)?;
     let decoded = NodeHello::decode(&body);
@@ -241,10 +243,8 @@ pub(super) async fn answer(
     open_counter: u64,
 ) -> Result<Session, Failure> {
     let failed = |who, stop| Failure { who, stop };
-    let hello = NodeHello::decode(caller).map_err(|error| {
-        let stop = refused(RefusalCode::Garbage, &error.to_string());
-        failed(Who::Stranger, stop)
-    })?;
+    let hello = NodeHello::decode(caller)
+        .map_err(|error| of_stranger(refused(RefusalCode::Garbage, &error.to_string())))?;
     let node = hello.from;
     let who = Who::Node(node);
     let called = cluster.hello(node, hello.shard, open_counter).encode();

@@ -129,7 +129,7 @@ pub(super) async fn serve(shard: &Rc<Shard>, links: &Links, mut wire: Wire, sess
 }
 
 /// No trouble: the link will be back.
-fn is_farewell(code: RefusalCode) -> bool {
+pub(super) fn is_farewell(code: RefusalCode) -> bool {
     matches!(code, RefusalCode::Leaving | RefusalCode::Reopened)
 }
 

@@ -40,7 +40,7 @@ use std::{
 
 use wire::node::{NodeFrameKind, Refusal, RefusalCode};
 
-pub(super) use call::{answered, called};
+pub(super) use call::{answered, called, Called};
 pub(super) use cluster::Cluster;
 pub use cluster::{ClusterOptions, Secret};
 use link::Link;

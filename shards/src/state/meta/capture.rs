@@ -70,6 +70,10 @@ impl MetaState {
         state.placement.restore([reader.u64()?, reader.u64()?]);
         for _ in 0..reader.u32()? {
             let queue = read_queue(&mut reader)?;
+            let known = state.queues.by_id(queue.queue_id).is_some();
+            if known || state.queues.by_name(&queue.name).is_some() {
+                return Err(CommandError::Malformed("a queue is there twice"));
+            }
             state.queues.insert(queue.into());
         }
         for _ in 0..reader.u32()? {
@@ -187,5 +191,24 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(MetaState::restore(8, &bytes[..cut]).is_err(), "{cut}");
         }
+    }
+
+    #[test]
+    fn two_queues_of_one_name_or_one_number_are_refused() {
+        let mut state = MetaState::new(8);
+        state.apply(&declare("a", Mode::Durable));
+        state.apply(&declare("b", Mode::Durable));
+        let bytes = captured(&state);
+        // Behind four words and the count: number, length of the name, name, rest.
+        let (first, second) = (36, 36 + 8 + 2 + 1 + 2 + 8 + 2 + 3 * 4);
+        let with = |at: usize, from: usize, len: usize| {
+            let mut bent = bytes.clone();
+            bent.copy_within(from..from + len, at);
+            MetaState::restore(8, &bent)
+        };
+        assert!(with(first, first, 8).is_ok());
+        let twice = Some(CommandError::Malformed("a queue is there twice"));
+        assert_eq!(with(second, first, 8).err(), twice);
+        assert_eq!(with(second + 8, first + 8, 3).err(), twice);
     }
 }

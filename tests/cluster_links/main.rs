@@ -1,0 +1,13 @@
+//! Links between nodes, with real processes: who is linked, who is refused and
+//! why, and what strangers on the port for nodes can do.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod crowds;
+mod directory;
+mod forged;
+mod linking;
+mod net;
+mod rawnode;
+mod refused;
