@@ -53,7 +53,7 @@ pub use core::Engine;
 pub(crate) use core::KEPT_ENTRIES;
 pub(crate) use hello::error_frame;
 pub use hello::{HelloAnswer, HelloFacts};
-pub use roles::Reign;
+pub use roles::Role;
 pub use types::{
     ConnKey, Effect, EngineConfig, Event, Loss, Memory, Notice, ReadFile, ReadResult, ShardMessage,
     ShardPlace,

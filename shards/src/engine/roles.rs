@@ -1,24 +1,34 @@
-//! Which groups this shard leads, for whoever watches from outside.
+//! What this shard is in each of its groups, for whoever watches from outside.
 
 use super::core::Engine;
-use crate::{group::GroupId, io::BatchBuffer};
+use crate::{
+    group::{GroupId, PeerId},
+    io::BatchBuffer,
+};
 
-/// A group that is led here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reign {
+/// A replica of this shard.
+#[derive(Debug, Clone, Copy)]
+pub struct Role<'a> {
     pub group: GroupId,
     pub generation: u32,
     pub term: u64,
+    pub peer: PeerId,
+    pub leads: bool,
+    /// Voting replicas, as far as this one knows; ascending.
+    pub voters: &'a [u64],
 }
 
 impl<B: BatchBuffer> Engine<B> {
-    /// The groups that this shard leads, ascending.
-    pub fn reigns(&self) -> impl Iterator<Item = Reign> + '_ {
+    /// Of each group that has a replica here under a name that counts, ascending.
+    pub fn roles(&self) -> impl Iterator<Item = Role<'_>> {
         let groups = self.groups.values().map(|slot| &slot.group);
-        groups.filter(|group| group.is_leader()).map(|group| Reign {
+        groups.map(|group| Role {
             group: group.id(),
             generation: group.generation(),
             term: group.term(),
+            peer: group.peer(),
+            leads: group.is_leader(),
+            voters: &group.members().voters,
         })
     }
 }

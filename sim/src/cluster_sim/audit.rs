@@ -28,6 +28,11 @@ impl World {
         })
     }
 
+    /// Waits until what power cuts and errors took is made up for.
+    pub(super) fn await_repair(&mut self) -> Checked<()> {
+        self.await_that("the repair", PATIENCE_MS, World::is_repaired)
+    }
+
     /// Waits until no client waits any more.
     pub(super) fn await_answers(&mut self) -> Checked<()> {
         let waits = |world: &World| {

@@ -1,6 +1,9 @@
 //! What goes wrong, and how it ends.
 
+use shards::engine::Engine;
+
 use super::{
+    node::Node,
     world::{Happening, World},
     Checked,
 };
@@ -17,8 +20,6 @@ pub(super) enum Fault {
 const LASTS_MS: [u64; 5] = [50, 400, 1_500, 4_000, 9_000];
 /// A machine is back after this at the latest; mostly much earlier.
 const DOWN_MS: [u64; 3] = [50, 500, 4_000];
-/// Pause between power cuts that must not overlap.
-const REPAIR_US: u64 = 20_000_000;
 
 impl World {
     pub(super) fn plan_strike(&mut self) {
@@ -91,10 +92,9 @@ impl World {
                     nodes.push(node);
                 }
             }
-        } else if self.now_us < self.no_cut_before_us {
+        } else if !self.is_repaired() {
             return;
         }
-        self.no_cut_before_us = self.now_us + REPAIR_US;
         for node in nodes {
             if self.nodes[node].up {
                 self.power_cut(node);
@@ -102,6 +102,17 @@ impl World {
                 self.start_later(node, down_ms);
             }
         }
+    }
+
+    /// Nobody lacks anything: every log knows what it answered, and every group
+    /// has all its voters.
+    pub(super) fn is_repaired(&self) -> bool {
+        let sound = |node: &Node| {
+            let engine = node.engine.as_ref().filter(|_| !node.latched);
+            engine.is_some_and(Engine::memory_is_settled) && !node.disk.is_failing()
+        };
+        let groups = 0..=self.settings.data_groups;
+        self.nodes.iter().all(sound) && groups.into_iter().all(|group| self.is_whole(group))
     }
 
     fn strike_partition(&mut self) {
@@ -168,6 +179,9 @@ impl World {
     }
 
     fn strike_io_error(&mut self) {
+        if !self.settings.overlapping_cuts && !self.is_repaired() {
+            return;
+        }
         let node = self.some_node();
         let write = self.random.chance(1, 2);
         self.note(format_args!("fault: disk of {node} fails, write {write}"));

@@ -39,7 +39,7 @@ impl World {
             return Ok(());
         };
         let mut begun = Vec::new();
-        for lead in engine.reigns() {
+        for lead in engine.roles().filter(|role| role.leads) {
             let reign = (lead.generation, lead.term);
             let key = (lead.group.0, node, sim.engine_life);
             if self.leaders.last.insert(key, reign) == Some(reign) {
@@ -58,6 +58,30 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether the group is led, and all nodes vote in it under the names they have.
+    pub(super) fn is_whole(&self, group: u32) -> bool {
+        let Some((reign, node)) = self.leaders.newest(group) else {
+            return false;
+        };
+        let roles = |node: usize| {
+            let engine = self.nodes[node].engine.as_ref();
+            let mut roles = engine.into_iter().flat_map(|engine| engine.roles());
+            roles.find(|role| role.group.0 == group)
+        };
+        let leader = roles(node).filter(|role| role.leads);
+        let Some(leader) = leader.filter(|role| (role.generation, role.term) == reign) else {
+            return false;
+        };
+        // Each of them knows: an entry that only the leader knows to be committed does
+        // not help who is left when the leader is gone.
+        let votes = |node| {
+            roles(node).is_some_and(|role| {
+                role.voters == leader.voters && leader.voters.contains(&role.peer.0)
+            })
+        };
+        leader.voters.len() == self.nodes.len() && (0..self.nodes.len()).all(votes)
     }
 
     fn reign_of(&self, group: u32, issue: &Issue) -> Option<Reign> {

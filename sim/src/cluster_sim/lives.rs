@@ -191,11 +191,12 @@ impl World {
             let settled = log::amnesia_settled(&sim.disk, incarnation);
             return self.note(format_args!("{node} amnesia settled: {}", settled.is_ok()));
         }
-        let serving = sim.engine.as_ref().is_some_and(Engine::is_serving);
-        let after = if serving { self.delay(10_000) } else { 20_000 };
+        let engine = sim.engine.as_ref();
+        let settled = engine.is_some_and(Engine::memory_is_settled);
+        let after = if settled { self.delay(10_000) } else { 20_000 };
         let what = OnNode::Amnesia {
             incarnation,
-            ready: serving,
+            ready: settled,
         };
         self.plan_on(node, after, what);
     }

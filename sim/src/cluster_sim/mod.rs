@@ -138,16 +138,26 @@ impl World {
         self.audit()?;
         self.drain_queues()?;
         self.audit()?;
-        let cut_power = self.settings.kinds.power_cut > 0;
-        for power in [false, cut_power] {
-            for node in 0..self.nodes.len() {
-                match power {
-                    true => self.power_cut(node),
-                    false => self.crash(node),
-                }
-                self.start_later(node, 100);
-            }
+        for node in 0..self.nodes.len() {
+            self.crash(node);
+            self.start_later(node, 100);
+        }
+        self.audit()?;
+        if self.settings.kinds.power_cut > 0 {
+            self.cut_all_power()?;
             self.audit()?;
+        }
+        Ok(())
+    }
+
+    /// The power of all nodes goes: of one after the other, or at once.
+    fn cut_all_power(&mut self) -> Checked<()> {
+        for node in 0..self.nodes.len() {
+            if !self.settings.overlapping_cuts {
+                self.await_repair()?;
+            }
+            self.power_cut(node);
+            self.start_later(node, 100);
         }
         Ok(())
     }

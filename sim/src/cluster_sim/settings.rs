@@ -63,8 +63,8 @@ pub struct Settings {
     /// Mean time between faults, in ms.
     pub fault_every_ms: u64,
     pub kinds: FaultKinds,
-    /// Power cuts may overlap; otherwise a node is brought back, and time
-    /// passes, before the next one.
+    /// A second node may lose what it had not synced before the first one is
+    /// repaired, and all of them may at once.
     pub overlapping_cuts: bool,
     /// Shortest and longest lease of a queue, in ms.
     pub lease_ms: (u64, u64),
@@ -93,12 +93,12 @@ impl Settings {
             busy_ms: random.pick(&[500, 3_000, 10_000]),
             fault_every_ms: random.pick(&[100, 400, 1_500]),
             kinds: kinds_of(scenario),
-            overlapping_cuts: random.chance(1, 3),
+            overlapping_cuts: nodes == 1,
             lease_ms: random.pick(&[(100, 400), (200, 30_000), (30_000, 30_000)]),
             log: LogOptions {
                 segment_bytes: u64::from(block_bytes) * blocks,
                 block_bytes,
-                background_sync_interval_ms: random.pick(&[5, 20, 100, 100]),
+                background_sync_interval_ms: random.pick(&[0, 20, 100, 100]),
                 sync_method: random.pick(&[SyncMethod::Dsync, SyncMethod::Fdatasync]),
                 cache_bytes: random.pick(&[4 << 10, 64 << 10, 4 << 20]),
                 backlog_bytes: random.pick(&[256 << 10, 4 << 20]),

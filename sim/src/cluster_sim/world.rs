@@ -133,8 +133,6 @@ pub(super) struct World {
     pub busy: bool,
     pub counts: Counts,
     pub leaders: Leaders,
-    /// Before this no further power cut, if they must not overlap.
-    pub no_cut_before_us: u64,
     /// For how long processes stood still, in all.
     pub paused_us: u64,
 }
@@ -176,7 +174,6 @@ impl World {
             counts: Counts::default(),
             settings,
             leaders: Leaders::default(),
-            no_cut_before_us: 0,
             paused_us: 0,
         }
     }

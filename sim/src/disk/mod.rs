@@ -163,6 +163,12 @@ impl SimDisk {
         self.state.borrow_mut().faults.failing_syncs = count;
     }
 
+    /// A write or a sync is still to fail.
+    pub fn is_failing(&self) -> bool {
+        let faults = &self.state.borrow().faults;
+        faults.failing_writes > 0 || faults.failing_syncs > 0
+    }
+
     /// New files may take at most this many bytes more.
     pub fn set_free_bytes(&self, bytes: Option<u64>) {
         self.state.borrow_mut().faults.free_bytes = bytes;
