@@ -177,6 +177,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         self.read_for_followers();
         self.send_snapshot();
+        self.ask_for_pieces();
         self.drop_stale_snapshots();
     }
 

@@ -19,8 +19,13 @@ use crate::{
 pub(in crate::engine) struct Receiving {
     id: SnapshotId,
     next: u32,
+    /// The last piece was taken, and the next not asked for yet.
+    owed: Option<SnapshotTaken>,
     pub staged: Staged,
 }
+
+/// Unwritten bytes of the log above which no further piece is asked for.
+const MOST_UNWRITTEN: u64 = 1 << 20;
 
 impl<B: BatchBuffer> Engine<B> {
     pub(in crate::engine) fn on_snapshot_piece(&mut self, node: u32, piece: &SnapshotPiece<'_>) {
@@ -32,13 +37,35 @@ impl<B: BatchBuffer> Engine<B> {
         if answer != SnapshotAnswer::Taken {
             self.receiving.remove(&id.group);
         }
-        if let Some(out) = self.links.output(node) {
-            NodeMessage::SnapshotTaken(SnapshotTaken {
-                id,
-                number: piece.number,
-                answer,
-            })
-            .encode(out);
+        let taken = SnapshotTaken {
+            id,
+            number: piece.number,
+            answer,
+        };
+        if answer == SnapshotAnswer::Taken {
+            if let Some(receiving) = self.receiving.get_mut(&id.group) {
+                receiving.owed = Some(taken);
+                return;
+            }
+        }
+        self.answer_piece(&taken);
+    }
+
+    fn answer_piece(&mut self, taken: &SnapshotTaken) {
+        if let Some(out) = self.links.output(PeerId(taken.id.from).node()) {
+            NodeMessage::SnapshotTaken(*taken).encode(out);
+        }
+    }
+
+    /// Asks for the next pieces where the log has caught up.
+    pub(in crate::engine) fn ask_for_pieces(&mut self) {
+        if self.receiving.is_empty() || self.log.backlog_bytes() > MOST_UNWRITTEN {
+            return;
+        }
+        let owed = self.receiving.values_mut();
+        let owed: Vec<SnapshotTaken> = owed.filter_map(|receiving| receiving.owed.take()).collect();
+        for taken in &owed {
+            self.answer_piece(taken);
         }
     }
 
@@ -62,7 +89,12 @@ impl<B: BatchBuffer> Engine<B> {
             let data_groups = self.config.place.shard_of_group.len().saturating_sub(1) as u32;
             let staged = Staged::new(GroupId(id.group), data_groups, place);
             let next = 0;
-            let receiving = Receiving { id, next, staged };
+            let receiving = Receiving {
+                id,
+                next,
+                owed: None,
+                staged,
+            };
             self.receiving.insert(id.group, receiving);
         }
         let log = &self.log;
@@ -87,7 +119,12 @@ impl<B: BatchBuffer> Engine<B> {
     /// The piece into the log; where its first byte stands.
     fn log_piece(&mut self, id: &SnapshotId, bytes: &[u8]) -> Option<LogPosition> {
         let item = snapshot_item(id.group, id.term, id.index);
-        let appended = self.log.append(item, &[bytes], Boundary::Written).ok()?;
+        // Not held to what clients may leave unwritten: one piece is under way at a
+        // time, and the next is asked for when the log has caught up.
+        let appended = self
+            .log
+            .append_admitted(item, &[bytes], Boundary::Written)
+            .ok()?;
         Some(appended.payload)
     }
 
