@@ -18,24 +18,41 @@ fn run_or_panic(seed: u64, scenario: &str, nodes: usize) -> Summary {
 #[test]
 fn a_cluster_of_one_keeps_what_one_node_promises() {
     let (mut confirmed, mut opens) = (0, 0);
+    // Without power cuts and disk faults: of a lone node the oracle does not know yet
+    // what an open made durable. `engine_sim` does.
     for seed in 0..12 {
-        let scenario = SCENARIOS[(seed % SCENARIOS.len() as u64) as usize];
+        let scenario = ["calm", "crash", "partition"][(seed % 3) as usize];
         let done = run_or_panic(seed, scenario, 1);
         confirmed += done.confirmed;
         opens += done.counts.opens;
     }
     assert!(
-        confirmed > 100 && opens > 40,
+        confirmed > 100 && opens > 20,
         "{confirmed} confirmed, {opens} opens"
     );
 }
 
 #[test]
 fn a_seed_repeats_bit_for_bit() {
-    for (seed, scenario) in [(1, "crash"), (2, "mixed")] {
+    for (seed, scenario) in [(1, "crash"), (2, "partition")] {
         let first = run_or_panic(seed, scenario, 1);
         let second = run_or_panic(seed, scenario, 1);
         assert!(first.trace.lines > 50);
         assert_eq!(first, second);
     }
+}
+
+/// Nodes that crash, links that break and stall, one node at a time that loses power
+/// or latches. Seed 14 kept: a snapshot was refused for what clients left unwritten.
+#[test]
+fn three_nodes_keep_what_they_confirmed_on_two() {
+    let mut confirmed = 0;
+    for seed in (0..8).chain([14]) {
+        let scenario = match seed {
+            14 => "partition",
+            _ => SCENARIOS[(seed % SCENARIOS.len() as u64) as usize],
+        };
+        confirmed += run_or_panic(seed, scenario, 3).confirmed;
+    }
+    assert!(confirmed > 1000, "{confirmed} confirmed");
 }
