@@ -159,10 +159,12 @@ impl Group {
             (recovered.last_index, recovered.last_term),
             recovered.last(),
         );
-        let commit = if several {
-            recovered.tail.known_commit().min(last.0)
-        } else {
-            base.0
+        // Raft must not be told of less than what its log begins behind: where entries
+        // are missing (damage), what stands in front of the gap is all there is.
+        let begins_behind = recovered.tail.begins_behind();
+        let commit = match several {
+            true => recovered.tail.known_commit().max(begins_behind).min(last.0),
+            false => base.0,
         };
         let mut hard = HardState::default();
         hard.set_term(state.term.max(last.1));

@@ -137,6 +137,11 @@ impl Tail {
         std::mem::replace(&mut self.held, later)
     }
 
+    /// The entry in front of the first that is kept.
+    pub fn begins_behind(&self) -> u64 {
+        self.base.0
+    }
+
     /// Known as committed so far.
     pub fn known_commit(&self) -> u64 {
         self.commit
