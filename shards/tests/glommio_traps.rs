@@ -3,32 +3,36 @@
 
 use std::{fs, path::Path};
 
-/// The driver's sources without comment lines and tests, by file name.
+/// The driver's sources without comment lines and tests, by path below its directory.
 fn driver_sources() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/driver");
-    let mut sources: Vec<_> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            let code = fs::read_to_string(&path)
-                .unwrap()
-                .lines()
-                .take_while(|line| *line != "#[cfg(test)]")
-                .filter(|line| !line.trim_start().starts_with("//"))
-                .collect::<Vec<_>>()
-                .join("\n");
-            (
-                path.file_name().unwrap().to_string_lossy().into_owned(),
-                code,
-            )
-        })
-        .collect();
+    let mut sources = Vec::new();
+    gather(&directory, "", &mut sources);
     sources.sort();
     assert!(
         sources.len() > 10,
         "the driver moved: point this test at it"
     );
     sources
+}
+
+fn gather(directory: &Path, prefix: &str, sources: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            gather(&path, &format!("{prefix}{name}/"), sources);
+            continue;
+        }
+        let code = fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .take_while(|line| *line != "#[cfg(test)]")
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .collect::<Vec<_>>()
+            .join("\n");
+        sources.push((format!("{prefix}{name}"), code));
+    }
 }
 
 fn refuse(needle: &str, why: &str) {
