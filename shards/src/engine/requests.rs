@@ -167,6 +167,8 @@ impl<B: BatchBuffer> Engine<B> {
         if self.barriers.is_empty() {
             return;
         }
+        // What was applied since gates were opened counts in the answer.
+        self.open_gates();
         let barriers = std::mem::take(&mut self.barriers);
         for barrier in barriers {
             if !self.open_barrier(&barrier) {

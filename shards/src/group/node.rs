@@ -292,8 +292,17 @@ impl Group {
 
     /// [`TICK_MS`] passed.
     pub fn tick(&mut self) {
+        if self.installs() {
+            return;
+        }
         self.raft.tick();
         self.draw_timeout();
+    }
+
+    /// A snapshot was put in place and is not persisted: Raft must not stand for
+    /// election now, for it would look for entries that are gone (it panics).
+    fn installs(&self) -> bool {
+        self.pending.iter().any(|ready| ready.snapshot.is_some())
     }
 
     /// Raft draws its own timeout in every reset; ours decides, so that a run is
@@ -513,6 +522,9 @@ impl Group {
     fn checked(&self, message: &RaftMessage<'_>) -> Option<Message> {
         let head = &message.head;
         let log = &self.raft.raft.raft_log;
+        if head.kind == RaftKind::TimeoutNow && self.installs() {
+            return None;
+        }
         let known = !self.retired.contains(&head.from) && head.to == self.peer.0;
         if !known || head.generation != self.generation {
             return None;

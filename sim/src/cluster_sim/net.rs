@@ -258,7 +258,7 @@ mod tests {
         for n in 0..5 {
             net.send(0, 1, 1, vec![n]);
         }
-        assert!(net.break_up(0, 1, epoch, |count| count - 3));
+        assert!(net.break_up(0, 1, epoch, |count| count.saturating_sub(3)));
         assert!(!net.break_up(0, 1, epoch, |count| count));
         assert_eq!(net.send(0, 1, 1, vec![9]), None);
         assert_eq!(arrivals(&mut net, 0, 1), [0, 1]);
