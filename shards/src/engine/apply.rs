@@ -15,6 +15,7 @@ use super::{
 use crate::{
     group::{Committed, GroupId, MembershipChange},
     io::BatchBuffer,
+    log::LogPosition,
     state::meta::MetaCommand,
 };
 
@@ -56,9 +57,7 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let ours = slot.group.is_leader() && slot.group.term() == entry.term;
         if ours && !slot.serving {
-            let copies = majority(self.replicas());
-            let action = GateAction::Serving { group };
-            self.gate_or_act(group, at(entry), copies, action);
+            self.gate_majority(group, at(entry), GateAction::Serving { group });
         }
     }
 
@@ -126,9 +125,14 @@ impl<B: BatchBuffer> Engine<B> {
         let (log, position, len) = (&self.log, entry.payload, entry.len as usize);
         let mut gathered = Vec::new();
         let mut outcome = None;
+        // Nearly all are: no record's place has to be looked up then.
+        let side_by_side = log.advance(position, entry.len).0 == position.0 + u64::from(entry.len);
         let visit = &mut |piece: &[u8]| {
             if piece.len() == len {
-                let place = |at: u32| log.advance(position, at);
+                let place = |at: u32| match side_by_side {
+                    true => LogPosition(position.0 + u64::from(at)),
+                    false => log.advance(position, at),
+                };
                 outcome = Some(applier.apply(piece, &place));
             } else {
                 gathered.extend_from_slice(piece);
@@ -146,8 +150,7 @@ impl<B: BatchBuffer> Engine<B> {
                 slot.group.weaken();
             }
         }
-        let leads = self.groups.get(&group).is_some_and(|slot| slot.leads());
-        if !leads {
+        if !self.leads(GroupId(group)) {
             return self.after_apply_elsewhere(applied);
         }
         let at = at(entry);
@@ -235,12 +238,7 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(slot) = self.partitions.get_mut(&key) {
             slot.begun = false;
         }
-        self.gate_or_act(
-            group,
-            at,
-            majority(self.replicas()),
-            GateAction::Begun { key },
-        );
+        self.gate_majority(group, at, GateAction::Begun { key });
     }
 
     pub(super) fn has_begun(&self, slot: &PartitionSlot) -> bool {
@@ -327,8 +325,9 @@ impl<B: BatchBuffer> Engine<B> {
         self.gate(group, at, boundary, copies, action);
     }
 
-    /// Acts at durable: now if the entry is, or when it is.
-    fn gate_or_act(&mut self, group: u32, at: At, copies: usize, action: GateAction) {
+    /// Acts once the entry is durable on a majority of all replicas.
+    fn gate_majority(&mut self, group: u32, at: At, action: GateAction) {
+        let copies = majority(self.replicas());
         self.gate(group, at, Boundary::Durable, copies, action);
     }
 

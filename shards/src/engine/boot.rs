@@ -279,11 +279,6 @@ impl Boot {
             // A checkpoint holds it already.
             return;
         };
-        let of_group = |slot: &PartitionSlot| slot.group.0 == group;
-        for slot in self.partitions.values().filter(|slot| of_group(slot)) {
-            self.index_bytes = self.index_bytes.saturating_sub(slot.accounted_bytes);
-        }
-        self.partitions.retain(|_, slot| !of_group(slot));
         if let Some(state) = staged.meta.take() {
             self.meta = state;
         }
@@ -297,10 +292,7 @@ impl Boot {
             (recovered.last_index, recovered.last_term) = (index, term);
         }
         self.covered.insert(group, index);
-        for (key, mut slot) in staged.into_partitions() {
-            slot.account(&mut self.index_bytes);
-            self.partitions.insert(key, slot);
-        }
+        staged.replace(&mut self.partitions, &mut self.index_bytes);
     }
 
     /// Everything was read: what a checkpoint covers is committed, too.

@@ -163,8 +163,7 @@ impl GroupSlot {
         frontiers: &LogFrontiers,
     ) -> bool {
         let others = copies.saturating_sub(1);
-        at.end <= frontier(frontiers, boundary)
-            && self.group.others_reached(boundary, others) >= at.index
+        at.end <= frontiers.at(boundary) && self.group.others_reached(boundary, others) >= at.index
     }
 
     pub(super) fn push_gate(&mut self, boundary: Boundary, copies: usize, gate: Gate) {
@@ -197,20 +196,17 @@ impl GroupSlot {
 
     /// The next gate that is open, its boundary and how many copies met it.
     fn pop_open(&mut self, frontiers: &LogFrontiers) -> Option<(GateAction, Met)> {
-        for queue in &mut self.gates {
-            let Some(front) = queue.gates.front() else {
-                continue;
-            };
-            let (boundary, others) = (queue.boundary, queue.copies.saturating_sub(1));
-            let open = front.at.end <= frontier(frontiers, boundary)
-                && self.group.others_reached(boundary, others) >= front.at.index;
-            if open {
-                let gate = queue.gates.pop_front()?;
-                let copies = self.group.copies_of(boundary, gate.at.index);
-                return Some((gate.action, Met { boundary, copies }));
-            }
-        }
-        None
+        let is_open = |queue: &&GateQueue| {
+            let front = queue.gates.front();
+            front.is_some_and(|gate| {
+                self.is_reached(gate.at, queue.boundary, queue.copies, frontiers)
+            })
+        };
+        let found = self.gates.iter().position(|queue| is_open(&queue))?;
+        let queue = self.gates.get_mut(found)?;
+        let (boundary, gate) = (queue.boundary, queue.gates.pop_front()?);
+        let copies = self.group.copies_of(boundary, gate.at.index);
+        Some((gate.action, Met { boundary, copies }))
     }
 }
 
@@ -225,13 +221,6 @@ impl Met {
     /// As it is said in a frame.
     pub(super) fn copies(self) -> u8 {
         u8::try_from(self.copies).unwrap_or(u8::MAX)
-    }
-}
-
-fn frontier(frontiers: &LogFrontiers, boundary: Boundary) -> LogPosition {
-    match boundary {
-        Boundary::Written => frontiers.written_next,
-        Boundary::Durable => frontiers.durable_next,
     }
 }
 

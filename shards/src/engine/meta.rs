@@ -157,7 +157,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// More copies than replicas can never be met; fewer than a majority at durable
     /// would not keep what a confirm promises.
     fn check_copies(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
-        let replicas = self.config.nodes.len();
+        let replicas = self.replicas();
         let Some(copies) = request.copies.filter(|copies| *copies != 255) else {
             return Ok(());
         };
@@ -308,16 +308,13 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn declared(&mut self, queue_id: u64, created: bool, origin: Origin) {
+        let leads = self.leads(GroupId::META);
         let Some(meta) = self.meta.as_mut() else {
             return;
         };
         let Some(queue) = meta.state.by_id(queue_id).cloned() else {
             return;
         };
-        let leads = self
-            .groups
-            .get(&GroupId::META.0)
-            .is_some_and(|slot| slot.leads());
         if created && leads {
             let missing = (0..queue.groups.len()).map(|index| index as u16).collect();
             meta.waits.insert(

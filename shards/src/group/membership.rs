@@ -102,12 +102,8 @@ impl Members {
 
     /// `voters u32`, their peer ids, `learners u32`, theirs; little-endian.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        for peers in [&self.voters, &self.learners] {
-            out.extend_from_slice(&(peers.len() as u32).to_le_bytes());
-            for peer in peers {
-                out.extend_from_slice(&peer.to_le_bytes());
-            }
-        }
+        put_peers(out, &self.voters);
+        put_peers(out, &self.learners);
     }
 
     /// Reads what [`Members::encode`] wrote, and nothing behind it.
@@ -133,7 +129,15 @@ impl Members {
     }
 }
 
-fn take_peers(bytes: &[u8]) -> Option<(Vec<u64>, &[u8])> {
+pub(super) fn put_peers(out: &mut Vec<u8>, peers: &[u64]) {
+    out.extend_from_slice(&(peers.len() as u32).to_le_bytes());
+    for peer in peers {
+        out.extend_from_slice(&peer.to_le_bytes());
+    }
+}
+
+/// A count and so many peer ids, and what stands behind.
+pub(super) fn take_peers(bytes: &[u8]) -> Option<(Vec<u64>, &[u8])> {
     let (count, rest) = bytes.split_first_chunk::<4>()?;
     let len = (u32::from_le_bytes(*count) as usize).checked_mul(8)?;
     let (peers, rest) = rest.split_at_checked(len)?;

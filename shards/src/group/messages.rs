@@ -6,11 +6,12 @@
 use raft::eraftpb::{Entry as RaftEntry, Message, MessageType};
 use wire::node::{encode_raft, Entry, RaftHead, RaftKind, RaftMessage};
 
-use super::{membership::entry_type, storage::Handle, Group};
+use super::{
+    membership::entry_type,
+    storage::{Handle, MESSAGE_BYTES},
+    Group,
+};
 use crate::{io::BatchBuffer, log::LogWriter};
-
-/// Payload bytes after which a message is cut in two.
-const MESSAGE_BYTES: u64 = 1 << 20;
 
 const KINDS: [(MessageType, RaftKind); 12] = [
     (MessageType::MsgAppend, RaftKind::Append),

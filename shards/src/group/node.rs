@@ -15,7 +15,7 @@ use super::{
     membership::{Members, MembershipChange},
     messages,
     recovered::Recovered,
-    storage::{snapshot_of, GroupStorage, Handle, Wanted},
+    storage::{snapshot_of, GroupStorage, Handle, Wanted, MESSAGE_BYTES},
     GroupId, GroupState, PeerId,
 };
 use crate::{
@@ -93,8 +93,9 @@ struct Told {
     durable: u64,
 }
 
-fn item_demand(item: &ItemHeader) -> Boundary {
-    match item.sync {
+/// The boundary that somebody waits for at whom `sync` is set.
+fn demand_of(sync: bool) -> Boundary {
+    match sync {
         true => Boundary::Durable,
         false => Boundary::Written,
     }
@@ -185,7 +186,7 @@ impl Group {
             election_tick: ELECTION_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
             applied: commit,
-            max_size_per_msg: 1 << 20,
+            max_size_per_msg: MESSAGE_BYTES,
             max_inflight_msgs: 256,
             check_quorum: true,
             pre_vote: true,
@@ -363,13 +364,9 @@ impl Group {
         if !self.is_leader() || self.raft.raft.lead_transferee.is_some() {
             return Err(GroupError::NotLeader(self.id));
         }
-        let index = self.raft.raft.raft_log.last_index() + 1;
-        if index > self.store().last() + 1 {
-            // Raft's own empty entry of this term is not in the log yet: `pump` first.
-            return Err(GroupError::NotLeader(self.id));
-        }
+        let index = self.next_index()?;
         let item = self.entry_item(ItemKind::Entry, (index, self.term()), demand);
-        let appended = log.append(item, parts, item_demand(&item))?;
+        let appended = log.append(item, parts, demand_of(item.sync))?;
         let handle = handle_of(&item, appended, parts);
         self.raft
             .propose(Vec::new(), Vec::new())
@@ -377,6 +374,16 @@ impl Group {
         debug_assert_eq!(self.raft.raft.raft_log.last_index(), index);
         self.raft.mut_store().push(index, handle);
         Ok(index)
+    }
+
+    /// The index that a proposal gets.
+    fn next_index(&self) -> Result<u64, GroupError> {
+        let index = self.last_index() + 1;
+        // Raft's own empty entry of this term is not in the log yet: `pump` first.
+        match index > self.store().last() + 1 {
+            true => Err(GroupError::NotLeader(self.id)),
+            false => Ok(index),
+        }
     }
 
     fn entry_item(
@@ -409,10 +416,7 @@ impl Group {
         if !self.is_leader() || !own_term || self.raft.raft.has_pending_conf() {
             return Err(GroupError::NotLeader(self.id));
         }
-        let index = self.last_index() + 1;
-        if index > self.store().last() + 1 {
-            return Err(GroupError::NotLeader(self.id));
-        }
+        let index = self.next_index()?;
         let at = (index, self.term());
         let item = self.entry_item(ItemKind::Membership, at, Boundary::Durable);
         let payload = change.encode();
@@ -689,13 +693,9 @@ impl Group {
             // Durable, see "barrier of a new leader".
             None => (&[][..], true, ItemKind::Entry),
         };
-        let demand = match sync {
-            true => Boundary::Durable,
-            false => Boundary::Written,
-        };
-        let item = self.entry_item(kind, (index, term), demand);
+        let item = self.entry_item(kind, (index, term), demand_of(sync));
         // Raft has it already: it was admitted with its message.
-        let appended = log.append_admitted(item, &[payload], item_demand(&item))?;
+        let appended = log.append_admitted(item, &[payload], demand_of(item.sync))?;
         let handle = handle_of(&item, appended, &[payload]);
         if index <= self.store().last() {
             // A tail is replaced: nothing of it counts any more.
@@ -858,16 +858,11 @@ impl Group {
     pub fn persisted(&mut self, frontiers: &LogFrontiers, outcome: &mut Outcome) -> bool {
         let (mut last, mut snapshot) = (None, None);
         while let Some(ready) = self.pending.front() {
-            let boundary = if ready.hard {
-                Boundary::Durable
-            } else {
-                self.answers_at
+            let boundary = match ready.hard {
+                true => Boundary::Durable,
+                false => self.answers_at,
             };
-            let frontier = match boundary {
-                Boundary::Written => frontiers.written_next,
-                Boundary::Durable => frontiers.durable_next,
-            };
-            if ready.end > frontier {
+            if ready.end > frontiers.at(boundary) {
                 break;
             }
             last = Some(ready.number);
@@ -991,7 +986,7 @@ impl Group {
                 len: handle.len,
                 membership: handle.membership,
             });
-            if bytes >= 1 << 20 {
+            if bytes >= MESSAGE_BYTES {
                 break;
             }
         }

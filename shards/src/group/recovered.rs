@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{storage::Handle, GroupState};
+use super::{
+    storage::{Handle, KEPT_ENTRIES},
+    GroupState,
+};
 use crate::log::{ItemHeader, ItemKind, LogPosition};
-
-/// Handles kept of what is committed.
-const KEPT_ENTRIES: usize = 16 << 10;
 
 /// What recovery knows of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,7 +19,10 @@
 use thiserror::Error;
 use wire::vocabulary::Boundary;
 
-use super::{Members, PeerId};
+use super::{
+    membership::{put_peers, take_peers},
+    Members, PeerId,
+};
 
 const VERSION: u8 = 1;
 const VERSION_LEARNERS: u8 = 2;
@@ -101,10 +104,10 @@ impl GroupState {
         let mut next = || words.next().unwrap_or_default();
         let (peer, term, vote, commit) = (next(), next(), next(), next());
         let (base_index, base_term) = (next(), next());
-        let mut rest = bytes.get(FIXED_BYTES - 4..).unwrap_or_default();
-        let voters = take_peers(&mut rest).ok_or(GroupStateError::Truncated)?;
+        let members = bytes.get(FIXED_BYTES - 4..).unwrap_or_default();
+        let (voters, rest) = take_peers(members).ok_or(GroupStateError::Truncated)?;
         let learners = match fixed[0] {
-            VERSION_LEARNERS => take_peers(&mut rest).ok_or(GroupStateError::Truncated)?,
+            VERSION_LEARNERS => take_peers(rest).ok_or(GroupStateError::Truncated)?.0,
             _ => Vec::new(),
         };
         Ok(GroupState {
@@ -119,21 +122,6 @@ impl GroupState {
             members: Members { voters, learners },
         })
     }
-}
-
-fn put_peers(out: &mut Vec<u8>, peers: &[u64]) {
-    out.extend_from_slice(&(peers.len() as u32).to_le_bytes());
-    for peer in peers {
-        out.extend_from_slice(&peer.to_le_bytes());
-    }
-}
-
-fn take_peers(bytes: &mut &[u8]) -> Option<Vec<u64>> {
-    let (count, rest) = bytes.split_first_chunk::<4>()?;
-    let len = (u32::from_le_bytes(*count) as usize).checked_mul(8)?;
-    let (peers, rest) = rest.split_at_checked(len)?;
-    *bytes = rest;
-    Some(peers.chunks_exact(8).map(word).collect())
 }
 
 fn word(bytes: &[u8]) -> u64 {

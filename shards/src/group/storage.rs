@@ -19,9 +19,9 @@ use super::membership::{entry_type, Members};
 use crate::log::LogPosition;
 
 /// Applied entries whose handles are kept for followers that are behind.
-const KEPT_ENTRIES: u64 = 16 << 10;
+pub(super) const KEPT_ENTRIES: usize = 16 << 10;
 /// Payload bytes that one message to a follower carries, about.
-const MESSAGE_BYTES: u64 = 1 << 20;
+pub(super) const MESSAGE_BYTES: u64 = 1 << 20;
 
 /// An entry's handle: where its payload is, and when it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl GroupStorage {
         if let Some(handle) = self.get(index) {
             self.applied = (index, handle.term);
         }
-        let keep = if self.keeps { KEPT_ENTRIES } else { 0 };
+        let keep = if self.keeps { KEPT_ENTRIES as u64 } else { 0 };
         while self.base_index + keep < self.applied.0 && self.forget_first() {}
         if !self.at_hand.is_empty() {
             self.at_hand = self.at_hand.split_off(&(self.applied.0 + 1));

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use wire::vocabulary::Boundary;
+
 use super::position::{Geometry, LogId, LogPosition};
 use crate::io::{DiskError, DiskErrorKind};
 
@@ -33,6 +35,16 @@ pub struct LogFrontiers {
     pub submitted: LogPosition,
     pub written_next: LogPosition,
     pub durable_next: LogPosition,
+}
+
+impl LogFrontiers {
+    /// Exclusive end of what has reached the boundary.
+    pub fn at(&self, boundary: Boundary) -> LogPosition {
+        match boundary {
+            Boundary::Written => self.written_next,
+            Boundary::Durable => self.durable_next,
+        }
+    }
 }
 
 /// An I/O error as the writer needs to know it.

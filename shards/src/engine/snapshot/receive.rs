@@ -155,22 +155,13 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// The group's partitions are those of the snapshot from now on.
     fn replace_state(&mut self, id: &SnapshotId, mut staged: Staged) {
-        for key in self.keys_of_group(id.group) {
-            if let Some(slot) = self.partitions.remove(&key) {
-                let bytes = slot.accounted_bytes;
-                self.room.index_bytes = self.room.index_bytes.saturating_sub(bytes);
-            }
-        }
         if staged.answers_at == Boundary::Written {
             if let Some(slot) = self.groups.get_mut(&id.group) {
                 slot.group.weaken();
             }
         }
         let state = staged.meta.take();
-        for (key, mut slot) in staged.into_partitions() {
-            slot.account(&mut self.room.index_bytes);
-            self.partitions.insert(key, slot);
-        }
+        staged.replace(&mut self.partitions, &mut self.room.index_bytes);
         if let (Some(state), Some(meta)) = (state, self.meta.as_mut()) {
             meta.state = state;
             // The shards are told of everything anew.

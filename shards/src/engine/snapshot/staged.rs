@@ -2,6 +2,7 @@
 
 use crate::{
     engine::{
+        core::Map,
         partition::{PartitionKey, PartitionSlot},
         upkeep::read_partition,
     },
@@ -96,13 +97,24 @@ impl Staged {
         true
     }
 
-    /// The partitions that it makes.
-    pub(in crate::engine) fn into_partitions(
+    /// The group's partitions are those that came, from now on.
+    pub(in crate::engine) fn replace(
         self,
-    ) -> impl Iterator<Item = (PartitionKey, Box<PartitionSlot>)> {
-        self.partitions.into_iter().map(|mut slot| {
+        partitions: &mut Map<PartitionKey, Box<PartitionSlot>>,
+        index_bytes: &mut u64,
+    ) {
+        let group = self.group;
+        partitions.retain(|_, slot| {
+            let stays = slot.group != group;
+            if !stays {
+                *index_bytes = index_bytes.saturating_sub(slot.accounted_bytes);
+            }
+            stays
+        });
+        for mut slot in self.partitions {
             slot.machine.finish_replay();
-            (slot.key, Box::new(slot))
-        })
+            slot.account(index_bytes);
+            partitions.insert(slot.key, Box::new(slot));
+        }
     }
 }
