@@ -80,7 +80,9 @@ impl Server {
 
     fn launch(directory: TempDir, shards: &str, limits: &str, config: &[&str]) -> Self {
         let file = directory.path().join("tidegate.toml");
-        let text = format!("segment_size = \"4MiB\"\n{}\n", config.join("\n"));
+        // A test takes little: how full others keep the disk is not its matter.
+        let sizes = "segment_size = \"4MiB\"\ndisk_low_water = \"0\"";
+        let text = format!("{sizes}\n{}\n", config.join("\n"));
         std::fs::write(&file, text).expect("written");
         let limits = if limits.is_empty() { ":" } else { limits };
         let script = format!(

@@ -191,10 +191,8 @@ async fn a_failure_while_starting_loses_nothing() {
 async fn a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_room() {
     let mut random = Random::new("full disk");
     // Only a full disk refuses here: below the mark nothing more would be written.
-    let configure = |home: crate::support::server::Home| {
-        home.with("spare_segments = 1")
-            .with("disk_low_water = \"0\"")
-    };
+    let configure =
+        |home: crate::support::server::Home| home.with("spare_segments = 1").low_water("0");
     let Some(mut machine) = Machine::new(1, &mut random, configure) else {
         return;
     };

@@ -16,7 +16,7 @@ const PAYLOAD: &[u8] = &[7; 16 << 10];
 /// A machine whose disk refuses only when it is full, and a server on it.
 fn cramped(test: &str) -> Option<(Machine, Server)> {
     let mut random = Random::new(test);
-    let machine = Machine::new(1, &mut random, |home| home.with("disk_low_water = \"0\""))?;
+    let machine = Machine::new(1, &mut random, |home| home.low_water("0"))?;
     let server = machine.home.start();
     Some((machine, server))
 }
@@ -173,7 +173,7 @@ async fn without_a_reserve_everyone_is_told_and_stop_and_start_end() {
 #[tokio::test]
 async fn below_the_low_water_mark_publishes_are_refused_before_the_disk_is_full() {
     let mut random = Random::new("low water");
-    let configure = |home: crate::support::server::Home| home.with("disk_low_water = \"64MiB\"");
+    let configure = |home: crate::support::server::Home| home.low_water("64MiB");
     let Some(machine) = Machine::new(1, &mut random, configure) else {
         return;
     };

@@ -23,6 +23,7 @@ pub struct Home {
     shards: u16,
     listen: String,
     config: String,
+    low_water: &'static str,
     segment_size: &'static str,
     data: PathBuf,
     boot: Option<String>,
@@ -41,6 +42,8 @@ impl Home {
             shards,
             listen: "127.0.0.1:0".to_owned(),
             config: config.to_owned(),
+            // A test takes little: how full others keep the disk is not its matter.
+            low_water: "0",
             segment_size: "4MiB",
             boot: None,
             boot_directory: None,
@@ -58,6 +61,12 @@ impl Home {
     pub fn with(mut self, line: &str) -> Self {
         self.config.push_str(line);
         self.config.push('\n');
+        self
+    }
+
+    /// Publishes are refused below this much free space, as the configuration writes it.
+    pub fn low_water(mut self, size: &'static str) -> Self {
+        self.low_water = size;
         self
     }
 
@@ -142,8 +151,11 @@ impl Home {
 
     fn command(&self) -> Command {
         let config = self.dir.path().join("tidegate.toml");
-        let segments = format!("segment_size = {:?}\n", self.segment_size);
-        fs::write(&config, segments + &self.config).unwrap();
+        let sizes = format!(
+            "segment_size = {:?}\ndisk_low_water = {:?}\n",
+            self.segment_size, self.low_water
+        );
+        fs::write(&config, sizes + &self.config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command
             .arg("serve")
