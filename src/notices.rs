@@ -251,6 +251,11 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{ending}")
 }
 
+fn listed(numbers: &[u32]) -> String {
+    let words: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    words.join(", ")
+}
+
 /// The line for a notice; none for what is gathered.
 fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
     let line = match notice {
@@ -280,6 +285,10 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             let megabytes = bytes.div_ceil(1_000_000);
             (level, format!("scrubbed {records} stored records, {megabytes} MB: {damaged} of them damaged"))
         }
+        Notice::Deposed { groups } => (
+            LogLevel::Warn,
+            format!("{} {} led from here until now: another node takes over, or no majority answers", if groups.len() == 1 { "group" } else { "groups" }, listed(groups)),
+        ),
         Notice::Rejoined { group } => (
             LogLevel::Warn,
             format!("group {group}: this node may have forgotten what it answered, and joins anew"),

@@ -123,6 +123,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
         disk_low_water: options.disk_low_water,
         index_memory: options.index_memory,
         scrub_interval: options.scrub_interval,
+        recovery_grace: options.recovery_grace,
         window_bytes: options.window_bytes,
         max_connections: options.max_connections,
         peers: PeerLimits {

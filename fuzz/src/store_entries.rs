@@ -54,6 +54,7 @@ fn config() -> EngineConfig {
         read_cache_bytes: 1 << 20,
         index_memory_bytes: 1 << 30,
         scrub_interval_ms: 0,
+        recovery_grace_ms: 1_000,
         server: String::new(),
     }
 }

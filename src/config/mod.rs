@@ -71,6 +71,9 @@ pub struct ServeOptions {
     pub index_memory: Option<u64>,
     /// From the start of one scrub to the next; zero = off.
     pub scrub_interval: Duration,
+    /// How long a replica waits for a leader before its group may begin a new
+    /// generation, and such a recovery for stragglers.
+    pub recovery_grace: Duration,
     /// Below 2^24.
     pub node_id: u32,
     /// Data groups of a new directory.
@@ -111,6 +114,7 @@ impl Default for ServeOptions {
             disk_low_water: None,
             index_memory: None,
             scrub_interval: Duration::from_secs(24 * 3600),
+            recovery_grace: Duration::from_secs(10),
             node_id: 1,
             data_groups: 32,
             window_bytes: 16 << 20,
@@ -166,6 +170,7 @@ struct File {
     disk_low_water: Option<Size>,
     index_memory: Option<Size>,
     scrub_interval: Option<Interval>,
+    recovery_grace: Option<Interval>,
     node_id: Option<u32>,
     data_groups: Option<u32>,
     window_size: Option<Size>,
@@ -230,6 +235,9 @@ impl ServeOptions {
             scrub_interval: file
                 .scrub_interval
                 .map_or(default.scrub_interval, |interval| interval.0),
+            recovery_grace: file
+                .recovery_grace
+                .map_or(default.recovery_grace, |interval| interval.0),
             node_id: overrides
                 .node_id
                 .or(file.node_id)
@@ -325,6 +333,12 @@ impl ServeOptions {
             self.scrub_interval.is_zero()
                 || (100..=365 * 86_400_000).contains(&millis(self.scrub_interval)),
             "0 (off), or 100ms to 8760h",
+        )?;
+        in_range(
+            "recovery_grace (in ms)",
+            millis(self.recovery_grace),
+            (1_000..=86_400_000).contains(&millis(self.recovery_grace)),
+            "1s to 24h",
         )?;
         within(
             "node_id",
@@ -439,6 +453,7 @@ mod tests {
             disk_low_water = "3GiB"
             index_memory = "512MiB"
             scrub_interval = "168h"
+            recovery_grace = "30s"
             node_id = 9
             data_groups = 8
             window_size = "128KiB"
@@ -468,6 +483,7 @@ mod tests {
             disk_low_water: Some(3 << 30),
             index_memory: Some(512 << 20),
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
+            recovery_grace: Duration::from_secs(30),
             node_id: 9,
             data_groups: 8,
             window_bytes: 128 << 10,

@@ -26,10 +26,10 @@ impl Net {
     pub fn new(nodes: u32) -> Self {
         let [_, _, high, low] = std::process::id().to_be_bytes();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        assert!(number < 31);
+        assert!(number < 42);
         Net {
             nodes,
-            first: [127, high.max(1), low, number * 8],
+            first: [127, high.max(1), low, number * 6],
         }
     }
 
@@ -60,6 +60,7 @@ impl Net {
         Home::new(shards)
             .short_segments()
             .with(&format!("node_id = {node}"))
+            .with("recovery_grace = \"1s\"")
     }
 
     /// A node's home.

@@ -330,7 +330,7 @@ fn garbage_other_versions_and_oversize_lengths_are_refused_by_kind_and_said_once
     let cases = [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), RefusalCode::Garbage),
         (b"\x16\x03\x01\x02".to_vec(), RefusalCode::Garbage),
-        (changed(4, 2), RefusalCode::Version),
+        (changed(4, 1), RefusalCode::Version),
         (changed(6, 77), RefusalCode::Garbage),
         (changed(7, 1), RefusalCode::Garbage),
         (changed(10, 1), RefusalCode::TooLong),
@@ -360,7 +360,7 @@ fn garbage_other_versions_and_oversize_lengths_are_refused_by_kind_and_said_once
     assert_eq!(said(&server, "is refused"), 5, "{:?}", server.errors());
     let said = server.errors().join("\n");
     assert!(
-        said.contains("version 2 of the protocol between nodes"),
+        said.contains("version 1 of the protocol between nodes"),
         "{said}"
     );
     assert!(!said.contains("panicked"), "{said}");

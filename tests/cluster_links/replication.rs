@@ -167,3 +167,60 @@ async fn a_node_that_lost_power_joins_anew_and_counts_again() {
     let last = client_of(nodes[1].as_ref().unwrap()).await;
     drain(&last, "clicks", &confirmed).await;
 }
+
+/// R6: every machine loses power at once. What was confirmed at durable is there; the
+/// groups that answer at written go on by themselves as a new generation, which says
+/// exactly from which offset on the one before is gone.
+#[tokio::test]
+async fn groups_go_on_by_themselves_after_every_machine_lost_power() {
+    let net = Net::new(3);
+    let mut homes: Vec<Home> = (1..=3).map(|node| net.home(node, 1)).collect();
+    for home in &mut homes {
+        home.boot("b0");
+    }
+    let mut nodes: Vec<Node> = homes.into_iter().map(Node::start).collect();
+    let first = client_of(&nodes[0]).await;
+    for (name, mode) in QUEUES {
+        let start = std::time::Instant::now();
+        while let Err(error) = first.declare(DeclareOptions::new(name).mode(mode)).await {
+            assert!(start.elapsed() < PATIENCE, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    let mut number = 0;
+    let mut confirmed = [BTreeSet::new(), BTreeSet::new()];
+    for round in 1..=2 {
+        let client = client_of(&nodes[round % 3]).await;
+        for _ in 0..10 {
+            for ((name, _), confirmed) in QUEUES.iter().zip(&mut confirmed) {
+                confirmed.insert(publish(&client, name, &mut number).await);
+            }
+        }
+        // The files keep all: what is lost with a machine's power is its word.
+        nodes = nodes
+            .into_iter()
+            .map(Node::kill)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|mut home| {
+                home.reboot(&format!("c{round}"));
+                Node::start(home)
+            })
+            .collect();
+        let lives = client_of(&nodes[0]).await;
+        for ((name, mode), confirmed) in QUEUES.iter().zip(&mut confirmed) {
+            confirmed.insert(publish(&lives, name, &mut number).await);
+            let partition = &lives.info(name).await.unwrap().partitions[0];
+            let generations = match mode {
+                Mode::Durable => 1,
+                _ => 1 + round as u32,
+            };
+            assert_eq!(partition.generation, generations, "{name}");
+            assert_eq!(partition.losses.len() + 1, generations as usize);
+        }
+    }
+    let last = client_of(&nodes[2]).await;
+    for ((name, _), confirmed) in QUEUES.iter().zip(&confirmed) {
+        drain(&last, name, confirmed).await;
+    }
+}

@@ -71,6 +71,9 @@ pub struct ServerOptions {
     pub index_memory: Option<u64>,
     /// From the start of one scrub of what is stored to the next; zero = none.
     pub scrub_interval: Duration,
+    /// How long a replica waits for a leader before its group may begin a new
+    /// generation, and such a recovery for stragglers.
+    pub recovery_grace: Duration,
     /// Publish bytes a connection may have unanswered.
     pub window_bytes: u32,
     /// `None`: as many as descriptors allow.
@@ -447,6 +450,7 @@ impl Launch<'_> {
             window_bytes: self.options.window_bytes,
             read_cache_bytes: self.options.read_cache_bytes,
             scrub_interval_ms: self.options.scrub_interval.as_millis() as u64,
+            recovery_grace_ms: self.options.recovery_grace.as_millis() as u64,
             index_memory_bytes: self.options.index_memory.unwrap_or_else(|| {
                 let shards = self.directory.identity.place.shards;
                 super::machine::index_memory(shards)

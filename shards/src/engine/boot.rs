@@ -12,6 +12,7 @@ use super::{
     gates::{GroupSlot, Origin},
     links::Links,
     meta::MetaSlot,
+    orders::Orders,
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     room::Room,
@@ -128,6 +129,7 @@ impl Boot {
         place: &dyn Fn(u32) -> LogPosition,
     ) -> Result<(), BootError> {
         let group = item.group;
+        let solo = self.is_solo();
         if self.config.place.shard_of(GroupId(group)) != Some(self.config.shard) {
             return Err(BootError::ForeignGroup(group));
         }
@@ -137,12 +139,11 @@ impl Boot {
             ItemKind::GroupState => {
                 let state = GroupState::decode(payload)
                     .map_err(|source| BootError::GroupState { group, source })?;
-                let weak = recovered.state.answers_at == Boundary::Written;
-                recovered.state = state;
-                if weak {
-                    recovered.state.answers_at = Boundary::Written;
+                let (commit, before) = (state.commit, recovered.state.generation);
+                if state.generation > before && !solo {
+                    return self.enter_generation(group, state);
                 }
-                let commit = recovered.state.commit;
+                set_state(recovered, state);
                 self.commit_held(group, commit)
             }
             ItemKind::Commit => self.commit_held(group, item.index),
@@ -154,7 +155,7 @@ impl Boot {
                 self.hold_entry(item, payload, place);
                 Ok(())
             }
-            ItemKind::Entry if !recovered.state.is_alone() => {
+            ItemKind::Entry if !solo => {
                 self.hold_entry(item, payload, place);
                 Ok(())
             }
@@ -187,6 +188,38 @@ impl Boot {
         }
     }
 
+    fn is_solo(&self) -> bool {
+        self.config.nodes.len() <= 1
+    }
+
+    /// The replica goes on in another generation of its group (R6): with its own
+    /// history, all of it, or with nothing.
+    fn enter_generation(&mut self, group: u32, state: GroupState) -> Result<(), BootError> {
+        let begins = state.members.voters.contains(&state.peer.0);
+        if begins {
+            self.commit_held(group, state.commit)?;
+        } else {
+            let ended = |slot: &PartitionSlot| slot.group == GroupId(group);
+            let index_bytes = &mut self.index_bytes;
+            self.partitions.retain(|_, slot| {
+                let stays = !ended(slot);
+                if !stays {
+                    *index_bytes = index_bytes.saturating_sub(slot.accounted_bytes);
+                }
+                stays
+            });
+            self.covered.insert(group, 0);
+        }
+        if let Some(recovered) = self.groups.get_mut(&group) {
+            let (index, term) = (state.base_index, state.base_term);
+            recovered.tail = Tail::new(index, term);
+            recovered.tail.commit(state.commit);
+            (recovered.last_index, recovered.last_term) = (index, term);
+            set_state(recovered, state);
+        }
+        Ok(())
+    }
+
     /// An entry of a group of several: applied once it is known to be committed.
     fn hold_entry(
         &mut self,
@@ -211,12 +244,10 @@ impl Boot {
 
     /// Applies what the log says is committed by now.
     fn commit_held(&mut self, group: u32, commit: u64) -> Result<(), BootError> {
-        let Some(recovered) = self.groups.get_mut(&group) else {
+        let solo = self.is_solo();
+        let Some(recovered) = self.groups.get_mut(&group).filter(|_| !solo) else {
             return Ok(());
         };
-        if recovered.state.is_alone() {
-            return Ok(());
-        }
         let generation = recovered.state.generation;
         let committed = recovered.tail.commit(commit);
         let covered = self.covered.get(&group).copied().unwrap_or(0);
@@ -226,6 +257,7 @@ impl Boot {
                 let change = MembershipChange::decode(&held.payload);
                 if let Some((recovered, change)) = recovered.zip(change) {
                     change.apply(&mut recovered.state.members);
+                    recovered.state.keeps_reported |= change.promotes(recovered.state.peer.0);
                 }
                 continue;
             }
@@ -381,6 +413,8 @@ impl Boot {
                 base_index: 0,
                 base_term: 0,
                 members: Members::of_voters(voters),
+                stopped: false,
+                keeps_reported: true,
             },
             last_index: 0,
             last_term: 0,
@@ -409,7 +443,7 @@ impl Boot {
     /// Raft refused what was recovered.
     pub fn finish<B: BatchBuffer>(
         mut self,
-        log: LogWriter<B>,
+        mut log: LogWriter<B>,
         memory: Memory,
     ) -> Result<Engine<B>, BootError> {
         let shard = self.config.shard;
@@ -431,13 +465,25 @@ impl Boot {
                 continue;
             }
             let mut recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
-            let alone = recovered.state.is_alone();
+            let alone = self.is_solo();
             let forgot = memory.durable_memory_lost
                 || memory.amnesiac && recovered.state.answers_at == Boundary::Written;
-            if forgot && !alone && id == GroupId::META {
+            if !alone && memory.durable_memory_lost {
+                recovered.state.keeps_reported = false;
+            }
+            let harmed = !recovered.state.keeps_reported;
+            if !alone && id == GroupId::META && harmed {
                 notices.push(Notice::Problem(
                     "this node's replica of group 0 may have forgotten what it answered at durable: it takes no part any more; replace the node".to_owned(),
                 ));
+            }
+            if !alone && (recovered.state.stopped || id == GroupId::META && harmed) {
+                // It keeps its name: under it nothing is voted, acknowledged or led.
+                let mut node = Group::open(id, &recovered, true, self.config.random)?;
+                if memory.durable_memory_lost || !recovered.state.stopped {
+                    node.stop(&mut log)?;
+                }
+                groups.insert(group, GroupSlot::new(node));
                 continue;
             }
             if forgot && id == GroupId::META {
@@ -455,7 +501,7 @@ impl Boot {
                 outbound.push((0, ask));
                 awaiting.insert(group, recovered);
             } else {
-                let mut group_node = Group::open(id, &recovered, self.config.random)?;
+                let mut group_node = Group::open(id, &recovered, !alone, self.config.random)?;
                 if alone {
                     group_node.campaign()?;
                 }
@@ -493,7 +539,10 @@ impl Boot {
             links: Links::new(others),
             refused_nodes: Vec::new(),
             remote_conns: BTreeMap::new(),
-            rejoins: BTreeMap::new(),
+            orders: Orders::default(),
+            histories: BTreeMap::new(),
+            leaderless: BTreeMap::new(),
+            deposed: Vec::new(),
             sending: None,
             receiving: BTreeMap::new(),
             next_remote: 1,
@@ -540,10 +589,19 @@ impl Boot {
     }
 }
 
+/// What was weakened once stays so, whatever an earlier item says.
+fn set_state(recovered: &mut Recovered, state: GroupState) {
+    let weak = recovered.state.answers_at == Boundary::Written;
+    recovered.state = state;
+    if weak {
+        recovered.state.answers_at = Boundary::Written;
+    }
+}
+
 impl<B: BatchBuffer> Engine<B> {
     /// Partitions whose group went on as a newer generation, before a crash
     /// kept them from logging it.
-    fn finish_generations(&mut self) {
+    pub(super) fn finish_generations(&mut self) {
         let mut behind: Vec<(GroupId, PartitionKey, u32, u64)> = self
             .partitions
             .values()
@@ -579,10 +637,11 @@ impl<B: BatchBuffer> Engine<B> {
         state.vote = 0;
         state.base_index = recovered.last_index;
         state.base_term = recovered.last_term;
-        let opened = Group::open(group, &recovered, self.config.random).and_then(|mut node| {
-            node.campaign()?;
-            Ok(node)
-        });
+        let opened =
+            Group::open(group, &recovered, false, self.config.random).and_then(|mut node| {
+                node.campaign()?;
+                Ok(node)
+            });
         match opened {
             Ok(node) => {
                 self.groups.insert(group.0, GroupSlot::new(node));
@@ -657,11 +716,11 @@ impl<B: BatchBuffer> Engine<B> {
         let queues = meta.state.iter_from("").cloned().collect();
         let next_id = meta.state.next_queue_id();
         let message = ShardMessage::Directory { queues, next_id };
-        let replaced: Vec<_> = meta.state.replaced().collect();
+        let histories: Vec<u32> = meta.state.histories().map(|(group, _)| group).collect();
         self.outbound.push((shard, message));
-        for (group, retired, new) in replaced {
+        for group in histories {
             if self.config.place.shard_of(GroupId(group)) == Some(shard) {
-                self.replaced(group, retired, new);
+                self.tell_history(group);
             }
         }
     }

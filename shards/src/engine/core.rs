@@ -15,8 +15,10 @@ use super::{
     gates::GroupSlot,
     links::Links,
     meta::MetaSlot,
+    orders::Orders,
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
+    recovery::Leaderless,
     requests::{Barrier, PendingPeek},
     room::Room,
     snapshot::{Receiving, Sending},
@@ -27,7 +29,7 @@ use super::{
 use crate::{
     io::BatchBuffer,
     log::{CleanMarker, LogEffect, LogFrontiers, LogPosition, LogWriter},
-    state::queue::AppendedRecord,
+    state::{meta::GroupHistory, queue::AppendedRecord},
 };
 
 /// A list that is used again keeps room for so many entries: a start, or a
@@ -60,8 +62,14 @@ pub struct Engine<B> {
     pub(super) next_remote: u64,
     /// Nodes whose link is to end, and why.
     pub(super) refused_nodes: Vec<(u32, String)>,
-    /// Shard 0: replicas of this node that want a new name, and when it was asked for last.
-    pub(super) rejoins: BTreeMap<(u32, u64), u64>,
+    /// Shard 0: what this node wants of group 0, and what group 0's leader orders.
+    pub(super) orders: Orders,
+    /// What group 0 knows of groups here, as told last.
+    pub(super) histories: BTreeMap<u32, Box<GroupHistory>>,
+    /// Replicas that know no leader.
+    pub(super) leaderless: BTreeMap<u32, Leaderless>,
+    /// Groups that this node does not lead any more since this turn.
+    pub(super) deposed: Vec<u32>,
     /// Snapshots on their way.
     pub(super) sending: Option<Box<Sending>>,
     pub(super) receiving: BTreeMap<u32, Receiving>,
@@ -328,11 +336,14 @@ impl<B: BatchBuffer> Engine<B> {
             } => {
                 self.on_recover_group(shard, group, generation, peer);
             }
-            ShardMessage::Replaced {
-                group,
-                retired,
-                new,
-            } => self.on_replaced(group, retired, new),
+            ShardMessage::History { group, history } => {
+                self.on_history(group, &history);
+                self.histories.insert(group.0, history);
+            }
+            ShardMessage::AskMeta(command) => self.ask_meta(*command),
+            ShardMessage::Leaderless { group, generation } => {
+                self.note_leaderless(group, generation);
+            }
             ShardMessage::Reopened { shard } => self.on_reopened(shard),
             ShardMessage::WantDirectory { shard } => self.send_directory(shard),
             ShardMessage::GroupRecovered {

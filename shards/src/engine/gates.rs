@@ -5,7 +5,7 @@
 //! 2. A gate opens only if the owner is one of its copies.
 //! 3. Within one boundary and number of copies they open in index order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wire::{message::ConfirmItem, vocabulary::Boundary};
 
@@ -13,6 +13,7 @@ use super::{
     core::Engine,
     deadlines::Asked,
     partition::{PartitionKey, SettleReply},
+    recovery::stopped_before,
     types::ConnKey,
 };
 use crate::{
@@ -121,6 +122,12 @@ pub(super) struct GroupSlot {
     pub outcome: Outcome,
     /// Peer ids that were retired, and those in their place.
     pub replaced: BTreeMap<u64, u64>,
+    /// Learners that group 0 knows as voters by now: they may be promoted.
+    pub promotable: BTreeSet<u64>,
+    /// The replica stopped its generation: durable up to here it may answer.
+    pub stopping: Option<LogPosition>,
+    /// Group 0 was told.
+    pub answered: bool,
     /// The last change of membership that this leadership proposed.
     pub changed: Option<At>,
     /// A learner, and the entry up to which it is to be durable.
@@ -134,6 +141,9 @@ pub(super) struct GroupSlot {
 impl GroupSlot {
     pub(super) fn new(group: Group) -> Self {
         GroupSlot {
+            promotable: BTreeSet::new(),
+            stopping: stopped_before(&group),
+            answered: false,
             group,
             origins: VecDeque::new(),
             gates: Vec::new(),

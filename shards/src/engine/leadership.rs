@@ -26,9 +26,6 @@ use crate::{
     io::BatchBuffer,
 };
 
-/// Ticks made up for after a pause; more would only elect for nothing.
-const MOST_TICKS: u64 = 3;
-
 const MOVED: &str =
     "leadership moved to another node before this was confirmed; it may or may not take effect";
 const MOVED_BEFORE: &str =
@@ -45,6 +42,8 @@ impl<B: BatchBuffer> Engine<B> {
         (self.is_cluster() && !self.latched).then_some(self.timers.tick_ms)
     }
 
+    /// One tick, however late: while this node's thread had no core it could not hear
+    /// a leader either, so that time is no evidence of anybody's silence.
     pub(super) fn fire_ticks(&mut self) {
         let now = self.server_ms;
         if self.tick_due_ms().is_none_or(|due| due > now) {
@@ -53,15 +52,14 @@ impl<B: BatchBuffer> Engine<B> {
         let passed = (now - self.timers.tick_ms) / TICK_MS + 1;
         self.timers.tick_ms += passed * TICK_MS;
         for slot in self.groups.values_mut() {
-            for _ in 0..passed.min(MOST_TICKS) {
-                slot.group.tick();
-            }
+            slot.group.tick();
             if self.draining && slot.group.is_leader() {
                 slot.group.hand_over();
             }
             slot.dirty = true;
         }
-        self.ask_rejoins();
+        self.tend_orders();
+        self.tend_recovery();
         self.tend_membership();
     }
 
@@ -89,7 +87,16 @@ impl<B: BatchBuffer> Engine<B> {
         slot.changed = None;
         slot.catch_up = None;
         if before.is_some() {
+            self.deposed.push(id);
             self.step_down(id);
+        }
+    }
+
+    /// One line for all groups that lost their leader in this turn.
+    pub(super) fn say_deposed(&mut self) {
+        if !self.deposed.is_empty() {
+            let groups = std::mem::take(&mut self.deposed);
+            self.notices.push(Notice::Deposed { groups });
         }
     }
 
@@ -232,6 +239,7 @@ impl<B: BatchBuffer> Engine<B> {
                 slot.begun = true;
             }
         }
+        self.finish_generations();
         if self.directory_known {
             self.make_partitions(GroupId(id));
             self.drop_orphans();

@@ -11,87 +11,21 @@
 //! 3. A learner is promoted when it is durable up to what was committed when it was
 //!    last looked at.
 
-use wire::node::NodeMessage;
-
 use super::{
     core::Engine,
-    gates::{majority, At, GroupSlot, Origin},
-    types::{Notice, ShardMessage},
+    gates::{majority, At, GroupSlot},
+    types::Notice,
 };
 use crate::{
-    group::{Group, GroupId, MembershipChange, MembershipStep, PeerId},
+    group::{GroupId, MembershipChange, MembershipStep, PeerId},
     io::BatchBuffer,
     state::meta::MetaCommand,
 };
-
-/// Between two requests for a new name, in ms.
-const ASK_MS: u64 = 300;
 
 impl<B: BatchBuffer> Engine<B> {
     /// Replicas that every group should have.
     pub(super) fn replicas(&self) -> usize {
         self.config.nodes.len().max(1)
-    }
-
-    /// A shard of this node asks for a new name for its replica (shard 0).
-    pub(super) fn want_rejoin(&mut self, group: GroupId, retired: PeerId) {
-        self.rejoins.insert((group.0, retired.0), 0);
-    }
-
-    /// Asks group 0's leader, again and again until the answer is applied here.
-    pub(super) fn ask_rejoins(&mut self) {
-        let now = self.server_ms;
-        let due: Vec<(u32, u64)> = self
-            .rejoins
-            .iter()
-            .filter(|(_, asked_ms)| **asked_ms == 0 || **asked_ms + ASK_MS <= now)
-            .map(|(rejoin, _)| *rejoin)
-            .collect();
-        for (group, retired) in due {
-            self.rejoins.insert((group, retired), now);
-            self.ask_rejoin(group, retired);
-        }
-    }
-
-    fn ask_rejoin(&mut self, group: u32, retired: u64) {
-        if self.leads(GroupId::META) {
-            return self.on_rejoin(group, retired);
-        }
-        let meta = self.groups.get(&GroupId::META.0);
-        let leader = meta.and_then(|slot| slot.group.leader());
-        if let Some(out) = leader.and_then(|peer| self.links.output(peer.node())) {
-            NodeMessage::Rejoin { group, retired }.encode(out);
-        }
-    }
-
-    /// A node asks group 0's leader for a new name.
-    pub(super) fn on_rejoin(&mut self, group: u32, retired: u64) {
-        let known = self.meta.as_ref().and_then(|meta| meta.state.group(group));
-        let done = known.is_some_and(|history| history.replaced.contains_key(&retired));
-        if done || !self.leads(GroupId::META) {
-            return;
-        }
-        let command = MetaCommand::Rejoin {
-            group,
-            retired_peer: retired,
-        };
-        // Asked for again if it is not taken.
-        let _ = self.try_propose_meta(&command, Origin::Nobody);
-    }
-
-    /// Group 0 gave a replica a new name (shard 0): whoever has one of that group is told.
-    pub(super) fn replaced(&mut self, group: u32, retired: u64, new: u64) {
-        self.rejoins.remove(&(group, retired));
-        if let Some(shard) = self.config.place.shard_of(GroupId(group)) {
-            self.outbound.push((
-                shard,
-                ShardMessage::Replaced {
-                    group: GroupId(group),
-                    retired,
-                    new,
-                },
-            ));
-        }
     }
 
     /// A replica of the group has a new name.
@@ -113,21 +47,9 @@ impl<B: BatchBuffer> Engine<B> {
         };
         recovered.state.peer = peer;
         recovered.state.vote = 0;
-        let opened = Group::open(group, &recovered, self.config.random)
-            .and_then(|mut node| node.announce(&mut self.log).map(|end| (node, end)));
-        match opened {
-            Ok((node, end)) => {
-                self.announced = self.announced.max(end);
-                self.groups.insert(group.0, GroupSlot::new(node));
-                self.notices.push(Notice::Rejoined { group: group.0 });
-            }
-            // The log refused: it is latched, and opened anew.
-            Err(error) => {
-                self.group_problem(
-                    group.0,
-                    &format!("its replica here could not join anew: {error}"),
-                );
-            }
+        if let Some(node) = self.open_announced(group, &recovered) {
+            self.groups.insert(group.0, GroupSlot::new(node));
+            self.notices.push(Notice::Rejoined { group: group.0 });
         }
     }
 
@@ -140,18 +62,34 @@ impl<B: BatchBuffer> Engine<B> {
             let Some(slot) = self.groups.get_mut(&id) else {
                 continue;
             };
-            if !slot.leads() || !slot.serving || slot.replaced.is_empty() {
+            // A new generation begins with one voter: until they are a majority of all
+            // replicas, the ones there are have to do, and nothing is confirmed yet.
+            let voters = slot.group.members().voters.len();
+            let may = slot.serving || voters < copies;
+            if !slot.leads() || !may || slot.replaced.is_empty() {
                 continue;
             }
             let settled = slot.changed.is_none_or(|at| {
                 let boundary = wire::vocabulary::Boundary::Durable;
-                slot.is_reached(at, boundary, copies, &frontiers)
+                slot.is_reached(at, boundary, copies.min(voters), &frontiers)
             });
             let Some(change) = next_step(slot).filter(|_| settled) else {
                 continue;
             };
+            let peer = change.peer;
+            if change.step == MembershipStep::Promote && !slot.promotable.contains(&peer) {
+                // Whoever may vote is known to group 0 first (`R6-promoted-known`).
+                let generation = slot.group.generation();
+                self.ask_shard_0(MetaCommand::Promoting {
+                    group: id,
+                    generation,
+                    peer,
+                });
+                continue;
+            }
             if let Ok(index) = slot.group.propose_membership(&mut self.log, change) {
                 let end = self.log.frontiers().appended;
+                slot.catch_up = None;
                 slot.changed = Some(At { index, end });
                 slot.dirty = true;
             }
@@ -183,9 +121,7 @@ fn next_step(slot: &mut GroupSlot) -> Option<MembershipChange> {
         *until = (learner, slot.group.committed());
     }
     let reached = slot.group.durable_of(learner) >= until.1;
-    if !reached {
-        return None;
-    }
-    slot.catch_up = None;
-    change(MembershipStep::Promote, learner)
+    reached
+        .then(|| change(MembershipStep::Promote, learner))
+        .flatten()
 }

@@ -263,13 +263,9 @@ impl<B: BatchBuffer> Engine<B> {
                 self.refuse(asked.conn, asked.correlation, ErrorCode::Invalid, reason);
             }
             (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
-            (MetaOutcome::Replaced { new_peer }, _) => {
-                if let MetaCommand::Rejoin {
-                    group,
-                    retired_peer,
-                } = *command
-                {
-                    self.replaced(group, retired_peer, new_peer);
+            (MetaOutcome::Replaced { .. }, _) => {
+                if let MetaCommand::Rejoin { group, .. } = *command {
+                    self.tell_history(group);
                 }
             }
             // Another recovery got the join number first: ask for the next one.
@@ -303,6 +299,7 @@ impl<B: BatchBuffer> Engine<B> {
                     ));
                 }
             }
+            (MetaOutcome::History { group }, _) => self.tell_history(group),
             _ => {}
         }
     }
@@ -713,7 +710,10 @@ impl<B: BatchBuffer> Engine<B> {
         peer: PeerId,
     ) {
         if self.is_cluster() {
-            return self.want_rejoin(group, peer);
+            return self.ask_meta(MetaCommand::Rejoin {
+                group: group.0,
+                retired_peer: peer.0,
+            });
         }
         let Some(meta) = self.meta.as_mut() else {
             return;

@@ -62,11 +62,9 @@ impl<B: BatchBuffer> Engine<B> {
             NodeMessage::Output(output) => self.on_node_output(node, output),
             NodeMessage::OutputTaken { conn } => self.on_node_taken(node, *conn),
             NodeMessage::ConnClosed { conn } => self.on_node_closed(node, *conn),
-            NodeMessage::Rejoin { group, retired } => {
-                // A node speaks for its own replicas only.
-                if PeerId(*retired).node() == node {
-                    self.on_rejoin(*group, *retired);
-                }
+            NodeMessage::Propose { command } => self.on_propose(node, command),
+            NodeMessage::Leaderless { group, generation } => {
+                self.on_leaderless(node, *group, *generation);
             }
             NodeMessage::SnapshotPiece(piece) => self.on_snapshot_piece(node, piece),
             NodeMessage::SnapshotTaken(taken) => self.on_snapshot_taken(taken),

@@ -107,6 +107,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.tell_stalled();
         self.tell_directory();
         self.say_serving();
+        self.say_deposed();
         self.upkeep_turn();
         self.submit(effects);
         self.push_reads(effects);

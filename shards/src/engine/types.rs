@@ -7,7 +7,7 @@ use wire::frame::FrameHeader;
 use crate::{
     group::{GroupId, PeerId},
     log::{segment_name, IoFailure, LogEffect},
-    state::meta::QueueDeclaration,
+    state::meta::{GroupHistory, MetaCommand, QueueDeclaration},
     store::{pack_name, StoreDone, StoreJob},
 };
 
@@ -86,6 +86,8 @@ pub struct EngineConfig {
     pub index_memory_bytes: u64,
     /// From the start of one scrub of what is stored to the next, in ms; 0 = none.
     pub scrub_interval_ms: u64,
+    /// How long a replica waits for a leader, and a recovery for stragglers, in ms.
+    pub recovery_grace_ms: u64,
     /// Server name and version for hello.
     pub server: String,
 }
@@ -267,6 +269,9 @@ pub enum Notice {
     },
     /// A group's state came from another node, up to that entry.
     Installed { group: u32, index: u64 },
+    /// This node led these groups and does not any more: another node was elected, or
+    /// no majority answered.
+    Deposed { groups: Vec<u32> },
     /// This node's replica of the group lost its memory, and joins anew.
     Rejoined { group: u32 },
     /// The index of unsettled records reached its mark, or is well below again.
@@ -330,12 +335,15 @@ pub enum ShardMessage {
         generation: u32,
         peer: PeerId,
     },
-    /// Group 0 retired a peer id, and gave out another in its place.
-    Replaced {
+    /// What group 0 knows of a group, to the shard that has a replica of it.
+    History {
         group: GroupId,
-        retired: u64,
-        new: u64,
+        history: Box<GroupHistory>,
     },
+    /// A shard wants that in group 0, to shard 0.
+    AskMeta(Box<MetaCommand>),
+    /// A replica knows no leader of its group, to shard 0.
+    Leaderless { group: u32, generation: u32 },
     /// A shard rebuilt its engine: what it knew of others' connections is gone.
     Reopened { shard: u16 },
     /// A shard that starts asks shard 0 for the queue directory.

@@ -54,6 +54,11 @@ impl MembershipChange {
         Some(MembershipChange { step, peer })
     }
 
+    /// That replica is a voter from now on.
+    pub(crate) fn promotes(&self, peer: u64) -> bool {
+        self.step == MembershipStep::Promote && self.peer == peer
+    }
+
     pub(super) fn to_raft(self) -> ConfChange {
         let mut change = ConfChange::default();
         change.set_change_type(match self.step {

@@ -19,6 +19,7 @@
 //!    whatever the group answers at (R7).
 //! 6. A durable report is bound to the leader's term and never goes beyond what
 //!    was acknowledged to that leader in it.
+//! 7. A replica that stopped its generation does nothing in it any more.
 //!
 //! Never: parses protobuf bytes, sends anything itself, reuses a Raft node whose
 //! log was cut.
@@ -26,6 +27,7 @@
 //! A crash leaves behind: items in the log; `Recovered` rebuilds from them.
 
 mod copies;
+mod generation;
 mod identity;
 mod membership;
 mod messages;

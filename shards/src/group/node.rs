@@ -145,17 +145,26 @@ pub struct Group {
     fetching: Option<Wanted>,
     /// The item that puts a snapshot in force, while it is put in place.
     installing: Option<(Vec<u8>, Members)>,
+    /// See `stop`.
+    pub(super) stopped: bool,
+    /// See `keeps_reported`.
+    pub(super) keeps_reported: bool,
 }
 
 impl Group {
     /// A replica on what recovery found, everything known as committed applied.
-    /// The term never falls below the last entry's.
+    /// The term never falls below the last entry's. `several`: the cluster has other
+    /// nodes, whoever belongs to the group now.
     ///
     /// # Errors
     /// Raft refused the configuration.
-    pub fn open(id: GroupId, recovered: &Recovered, random: u64) -> Result<Self, GroupError> {
+    pub fn open(
+        id: GroupId,
+        recovered: &Recovered,
+        several: bool,
+        random: u64,
+    ) -> Result<Self, GroupError> {
         let state = &recovered.state;
-        let several = !state.is_alone();
         let (base, last) = (
             (recovered.last_index, recovered.last_term),
             recovered.last(),
@@ -218,6 +227,8 @@ impl Group {
             drawn_for: (u64::MAX, StateRole::Follower),
             fetching: None,
             installing: None,
+            stopped: state.stopped,
+            keeps_reported: state.keeps_reported,
         };
         group.draw_timeout();
         Ok(group)
@@ -264,7 +275,7 @@ impl Group {
     }
 
     pub fn is_leader(&self) -> bool {
-        self.raft.raft.state == StateRole::Leader
+        self.raft.raft.state == StateRole::Leader && !self.stopped
     }
 
     pub fn term(&self) -> u64 {
@@ -274,7 +285,7 @@ impl Group {
     /// The replica that leads, as far as this one knows.
     pub fn leader(&self) -> Option<PeerId> {
         let leader = self.raft.raft.leader_id;
-        (leader != 0).then_some(PeerId(leader))
+        (leader != 0 && !self.stopped).then_some(PeerId(leader))
     }
 
     pub(super) fn store(&self) -> &GroupStorage {
@@ -293,7 +304,7 @@ impl Group {
 
     /// [`TICK_MS`] passed.
     pub fn tick(&mut self) {
-        if self.installs() {
+        if self.installs() || self.stopped {
             return;
         }
         self.raft.tick();
@@ -443,10 +454,24 @@ impl Group {
         let changed = changed.map_err(|error| GroupError::Raft(error.to_string()))?;
         self.members = Members::of_raft(&changed);
         self.raft.mut_store().set_membership(changed);
+        self.keeps_reported |= change.promotes(self.peer.0);
         self.count_copies();
+        self.append_own_state(log)?;
+        Ok(())
+    }
+
+    /// Who this replica is and what it promised, once more.
+    pub(super) fn append_own_state<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+    ) -> Result<LogPosition, GroupError> {
         let end = self.append_state(log, self.ballot)?;
         self.last_end = self.last_end.max(end);
-        Ok(())
+        Ok(self.last_end)
+    }
+
+    pub(super) fn forget_pending(&mut self) {
+        self.pending.clear();
     }
 
     /// That peer id never counts again (R2): what it acknowledged beyond what it
@@ -474,8 +499,7 @@ impl Group {
         &mut self,
         log: &mut LogWriter<B>,
     ) -> Result<LogPosition, GroupError> {
-        let end = self.append_state(log, self.ballot)?;
-        self.last_end = self.last_end.max(end);
+        let end = self.append_own_state(log)?;
         self.pending.push_back(PendingReady {
             number: 0,
             end,
@@ -497,6 +521,9 @@ impl Group {
         message: &RaftMessage<'_>,
         outcome: &mut Outcome,
     ) -> Result<(), GroupError> {
+        if self.stopped {
+            return Ok(());
+        }
         let mut bytes = 0;
         for entry in message.entries.iter() {
             bytes += entry.payload.len() as u64;
@@ -629,7 +656,7 @@ impl Group {
         incoming: &mut impl Iterator<Item = Entry<'e>>,
         outcome: &mut Outcome,
     ) -> Result<bool, GroupError> {
-        if !self.raft.has_ready() {
+        if self.stopped || !self.raft.has_ready() {
             return Ok(false);
         }
         let mut ready = self.raft.ready();
@@ -711,6 +738,7 @@ impl Group {
     pub fn wants_snapshot(&self, id: &SnapshotId) -> bool {
         let log = &self.raft.raft.raft_log;
         id.generation == self.generation
+            && !self.stopped
             && id.to == self.peer.0
             && !self.retired.contains(&id.from)
             && id.term >= self.term()
@@ -833,15 +861,19 @@ impl Group {
             base_index: self.base.0,
             base_term: self.base.1,
             members: self.members.clone(),
+            stopped: self.stopped,
+            keeps_reported: self.keeps_reported,
         }
     }
 
     fn push_committed(&self, entries: &[raft::eraftpb::Entry], committed: &mut Vec<Committed>) {
         for entry in entries {
-            let index = entry.get_index();
-            let Some(handle) = self.store().get(index) else {
-                continue;
-            };
+            self.push_entry(entry.get_index(), committed);
+        }
+    }
+
+    pub(super) fn push_entry(&self, index: u64, committed: &mut Vec<Committed>) {
+        if let Some(handle) = self.store().get(index) {
             committed.push(Committed {
                 index,
                 term: handle.term,

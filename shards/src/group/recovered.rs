@@ -27,11 +27,7 @@ pub struct Recovered {
 impl Recovered {
     /// Index and term of the last entry, whether or not it is applied.
     pub fn last(&self) -> (u64, u64) {
-        let own = (self.last_index, self.last_term);
-        match self.state.is_alone() {
-            true => own,
-            false => own.max(self.tail.last()),
-        }
+        (self.last_index, self.last_term).max(self.tail.last())
     }
 }
 

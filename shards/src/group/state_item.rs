@@ -3,7 +3,9 @@
 //! ```text
 //! 0  version     u8   1
 //! 1  answers_at  u8   a Boundary
-//! 2  reserved    u16  zero
+//! 2  flags       u8   bit 0: stopped its generation; bit 1: does not keep all it
+//!                     reported durable
+//! 3  reserved    u8   zero
 //! 4  generation  u32 LE
 //! 8  peer        u64 LE  this replica
 //! 16 term        u64 LE
@@ -14,7 +16,8 @@
 //! 56 voters      u32 LE  count, then that many u64 LE
 //! ```
 //!
-//! Version 2, written where there are learners, has their count and peer ids behind.
+//! Version 2, written where there are learners, has their count and peer ids behind;
+//! version 3, written where a flag is set, too.
 
 use thiserror::Error;
 use wire::vocabulary::Boundary;
@@ -26,6 +29,9 @@ use super::{
 
 const VERSION: u8 = 1;
 const VERSION_LEARNERS: u8 = 2;
+const VERSION_FLAGS: u8 = 3;
+const STOPPED: u8 = 1;
+const FORGETFUL: u8 = 2;
 const FIXED_BYTES: usize = 60;
 
 /// Term, vote, identity, membership and generation of a replica.
@@ -42,6 +48,11 @@ pub struct GroupState {
     pub base_index: u64,
     pub base_term: u64,
     pub members: Members,
+    /// It answered a recovery's order: its generation is over for it (R6).
+    pub stopped: bool,
+    /// What it reported durable in this generation is all there; not so where it was
+    /// wiped or damaged, until it is promoted.
+    pub keeps_reported: bool,
 }
 
 /// Why a group state item was refused.
@@ -49,27 +60,24 @@ pub struct GroupState {
 pub enum GroupStateError {
     #[error("group state item is truncated")]
     Truncated,
-    #[error("group state item has version {0}, this build reads versions 1 and 2")]
+    #[error("group state item has version {0}, this build reads versions 1 to 3")]
     Version(u8),
     #[error("group state item names boundary {0}")]
     Boundary(u8),
 }
 
 impl GroupState {
-    /// The group has this replica and no other.
-    pub fn is_alone(&self) -> bool {
-        self.members.voters == [self.peer.0] && self.members.learners.is_empty()
-    }
-
     /// The item's payload.
     pub fn encode(&self) -> Vec<u8> {
         let Members { voters, learners } = &self.members;
         let mut out = Vec::with_capacity(FIXED_BYTES + 8 * voters.len());
-        let version = match learners.is_empty() {
-            true => VERSION,
-            false => VERSION_LEARNERS,
+        let flags = u8::from(self.stopped) * STOPPED + u8::from(!self.keeps_reported) * FORGETFUL;
+        let version = match (flags, learners.is_empty()) {
+            (0, true) => VERSION,
+            (0, false) => VERSION_LEARNERS,
+            _ => VERSION_FLAGS,
         };
-        out.extend_from_slice(&[version, self.answers_at as u8, 0, 0]);
+        out.extend_from_slice(&[version, self.answers_at as u8, flags, 0]);
         out.extend_from_slice(&self.generation.to_le_bytes());
         for word in [
             self.peer.0,
@@ -82,7 +90,7 @@ impl GroupState {
             out.extend_from_slice(&word.to_le_bytes());
         }
         put_peers(&mut out, voters);
-        if version == VERSION_LEARNERS {
+        if version != VERSION {
             put_peers(&mut out, learners);
         }
         out
@@ -96,7 +104,7 @@ impl GroupState {
         let fixed = bytes
             .first_chunk::<FIXED_BYTES>()
             .ok_or(GroupStateError::Truncated)?;
-        if !(VERSION..=VERSION_LEARNERS).contains(&fixed[0]) {
+        if !(VERSION..=VERSION_FLAGS).contains(&fixed[0]) {
             return Err(GroupStateError::Version(fixed[0]));
         }
         let answers_at = Boundary::from_raw(fixed[1]).ok_or(GroupStateError::Boundary(fixed[1]))?;
@@ -107,8 +115,12 @@ impl GroupState {
         let members = bytes.get(FIXED_BYTES - 4..).unwrap_or_default();
         let (voters, rest) = take_peers(members).ok_or(GroupStateError::Truncated)?;
         let learners = match fixed[0] {
-            VERSION_LEARNERS => take_peers(rest).ok_or(GroupStateError::Truncated)?.0,
-            _ => Vec::new(),
+            VERSION => Vec::new(),
+            _ => take_peers(rest).ok_or(GroupStateError::Truncated)?.0,
+        };
+        let flags = match fixed[0] {
+            VERSION_FLAGS => fixed[2],
+            _ => 0,
         };
         Ok(GroupState {
             answers_at,
@@ -120,6 +132,8 @@ impl GroupState {
             base_index,
             base_term,
             members: Members { voters, learners },
+            stopped: flags & STOPPED != 0,
+            keeps_reported: flags & FORGETFUL == 0,
         })
     }
 }
@@ -144,6 +158,8 @@ pub(crate) fn golden() -> crate::format_page::Golden {
         base_index: 8,
         base_term: 9,
         members: Members::of_voters(vec![10, 11]),
+        stopped: false,
+        keeps_reported: true,
     };
     let fields = vec![
         ("version", 1),
@@ -183,6 +199,8 @@ mod tests {
                 voters: vec![4, 1 << 50],
                 learners: vec![7],
             },
+            stopped: true,
+            keeps_reported: false,
         }
     }
 
@@ -190,6 +208,9 @@ mod tests {
     fn a_group_state_reads_back() {
         assert_eq!(GroupState::decode(&example().encode()), Ok(example()));
         let mut without = example();
+        (without.stopped, without.keeps_reported) = (false, true);
+        assert_eq!(without.encode()[0], VERSION_LEARNERS);
+        assert_eq!(GroupState::decode(&without.encode()), Ok(without.clone()));
         without.members.learners.clear();
         assert_eq!(without.encode()[0], VERSION);
         assert_eq!(GroupState::decode(&without.encode()), Ok(without));

@@ -99,6 +99,12 @@ impl GroupStorage {
         self.base_index + self.handles.len() as u64
     }
 
+    /// Index and term of the last entry.
+    pub(super) fn last_entry(&self) -> (u64, u64) {
+        let term = self.handles.back().map_or(self.base_term, |it| it.term);
+        (self.last(), term)
+    }
+
     /// Keeps the handle of entry `index`; entries at or above it are replaced.
     pub(super) fn push(&mut self, index: u64, handle: Handle) {
         debug_assert!(index > self.base_index && index <= self.last() + 1);

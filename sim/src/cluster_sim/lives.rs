@@ -149,6 +149,7 @@ impl World {
             window_bytes: self.settings.window_bytes,
             read_cache_bytes: self.settings.read_cache_bytes,
             scrub_interval_ms: 0,
+            recovery_grace_ms: 1_000,
             index_memory_bytes: u64::MAX,
             server: "tidegate-sim".to_owned(),
         }

@@ -260,6 +260,7 @@ impl World {
             window_bytes: self.settings.window_bytes,
             read_cache_bytes: self.settings.read_cache_bytes,
             scrub_interval_ms: self.settings.scrub_interval_ms,
+            recovery_grace_ms: 1_000,
             index_memory_bytes: self.settings.index_memory_bytes,
             server: "tidegate-sim".to_owned(),
         }

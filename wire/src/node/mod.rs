@@ -36,7 +36,7 @@ pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
 use reader::Reader;
 
 /// Version of everything on a link between nodes.
-pub const NODE_PROTOCOL_VERSION: u16 = 1;
+pub const NODE_PROTOCOL_VERSION: u16 = 2;
 /// Bytes in front of each message's payload.
 pub const HEAD_BYTES: usize = 8;
 
@@ -52,7 +52,8 @@ enum Kind {
     ConnClosed = 6,
     SnapshotPiece = 7,
     SnapshotTaken = 8,
-    Rejoin = 9,
+    Propose = 9,
+    Leaderless = 10,
 }
 
 impl Kind {
@@ -66,7 +67,8 @@ impl Kind {
             6 => Kind::ConnClosed,
             7 => Kind::SnapshotPiece,
             8 => Kind::SnapshotTaken,
-            9 => Kind::Rejoin,
+            9 => Kind::Propose,
+            10 => Kind::Leaderless,
             _ => return None,
         })
     }
@@ -92,9 +94,11 @@ pub enum NodeMessage<'a> {
     SnapshotPiece(SnapshotPiece<'a>),
     /// What became of it.
     SnapshotTaken(SnapshotTaken),
-    /// A replica of the sender's may have forgotten what it answered: group 0's
-    /// leader is to retire its peer id and give out another.
-    Rejoin { group: u32, retired: u64 },
+    /// A command that group 0's leader is to propose, as group 0's log has it: about a
+    /// replica of the sender's, or of a group that it leads.
+    Propose { command: &'a [u8] },
+    /// The sender's replica has known no leader of the group for longer than the grace.
+    Leaderless { group: u32, generation: u32 },
 }
 
 impl<'a> NodeMessage<'a> {
@@ -108,9 +112,10 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::Output(output) => output.encode(out),
             NodeMessage::SnapshotPiece(piece) => piece.encode(out),
             NodeMessage::SnapshotTaken(taken) => taken.encode(out),
-            NodeMessage::Rejoin { group, retired } => {
+            NodeMessage::Propose { command } => out.extend_from_slice(command),
+            NodeMessage::Leaderless { group, generation } => {
                 out.extend_from_slice(&group.to_le_bytes());
-                out.extend_from_slice(&retired.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
             }
             NodeMessage::OutputTaken { conn } | NodeMessage::ConnClosed { conn } => {
                 out.extend_from_slice(&conn.to_le_bytes());
@@ -129,7 +134,8 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::ConnClosed { .. } => Kind::ConnClosed,
             NodeMessage::SnapshotPiece(_) => Kind::SnapshotPiece,
             NodeMessage::SnapshotTaken(_) => Kind::SnapshotTaken,
-            NodeMessage::Rejoin { .. } => Kind::Rejoin,
+            NodeMessage::Propose { .. } => Kind::Propose,
+            NodeMessage::Leaderless { .. } => Kind::Leaderless,
         }
     }
 
@@ -142,9 +148,10 @@ impl<'a> NodeMessage<'a> {
             Kind::Output => NodeMessage::Output(Output::decode(&mut reader)?),
             Kind::SnapshotPiece => NodeMessage::SnapshotPiece(SnapshotPiece::decode(&mut reader)?),
             Kind::SnapshotTaken => NodeMessage::SnapshotTaken(SnapshotTaken::decode(&mut reader)?),
-            Kind::Rejoin => NodeMessage::Rejoin {
+            Kind::Propose => NodeMessage::Propose { command: payload },
+            Kind::Leaderless => NodeMessage::Leaderless {
                 group: reader.u32()?,
-                retired: reader.u64()?,
+                generation: reader.u32()?,
             },
             Kind::OutputTaken => NodeMessage::OutputTaken {
                 conn: reader.u64()?,
@@ -153,7 +160,9 @@ impl<'a> NodeMessage<'a> {
                 conn: reader.u64()?,
             },
         };
-        reader.end()?;
+        if kind != Kind::Propose {
+            reader.end()?;
+        }
         Ok(message)
     }
 }
@@ -313,9 +322,12 @@ mod tests {
                 number: 8,
                 answer: SnapshotAnswer::Installed,
             }),
-            NodeMessage::Rejoin {
+            NodeMessage::Propose {
+                command: b"command",
+            },
+            NodeMessage::Leaderless {
                 group: 3,
-                retired: 4,
+                generation: 4,
             },
         ];
         for message in &others {
@@ -328,7 +340,7 @@ mod tests {
     fn a_body_reads_back_message_by_message() {
         let body = body();
         let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
-        assert_eq!(messages.len(), 9);
+        assert_eq!(messages.len(), 10);
         let mut again = Vec::new();
         for message in &messages {
             message.encode(&mut again);

@@ -215,7 +215,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// may happen for long.
     pub(super) fn upkeep_due_ms(&self) -> Option<u64> {
         let is_idle = matches!(self.upkeep.phase, Phase::Idle);
-        if !is_idle || !self.serving || self.latched || self.draining {
+        if !is_idle || !self.may_capture() || self.latched || self.draining {
             return None;
         }
         match self.is_cycle_due() {
@@ -224,13 +224,18 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
+    /// A replica that waits for its new name is in no checkpoint: none is made before.
+    fn may_capture(&self) -> bool {
+        self.serving && self.awaiting_recovery.is_empty()
+    }
+
     /// A cycle has something to do, now or after its rest.
     fn is_cycle_due(&self) -> bool {
         let grown = self.grown_bytes();
         let body = self.upkeep.body_bytes * LOG_BYTES_PER_CHECKPOINT_BYTE;
         let step = body.max(self.log.geometry().segment_bytes());
         let full = self.room.full && grown > 0;
-        self.serving && (grown >= step || full || self.upkeep.unfinished)
+        self.may_capture() && (grown >= step || full || self.upkeep.unfinished)
     }
 
     /// By which the durable log grew since the last capture began.

@@ -6,16 +6,19 @@
 //!             partitions u16, group u32 each
 //! opens u32:  node u32, log u16, open_counter u64, nonce u64
 //! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
-//! replaced u32: group u32, retired peer u64, new peer u64; left out where there is none
+//! replaced u32: group u32, retired peer u64, new peer u64
+//! eventful u32: group u32, promoted u32, peer u64 each, ordered u8 (0 no, 1 yes, 2 and
+//!              loss is accepted), answers u32 (0 where none is ordered): peer u64,
+//!              last_term u64, last_index u64, counts u8
+//! forgotten u32: node u32 each
 //! ```
 //!
-//! Plain little-endian.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! Plain little-endian. The last two are left out where both are empty, and `replaced`
+//! if it is empty, too.
 
 use wire::vocabulary::Mode;
 
-use super::{GroupHistory, MetaState, QueueDeclaration};
+use super::{peer_node, Answer, Collecting, GroupHistory, MetaState, QueueDeclaration};
 use crate::state::{command::CommandError, reader::Reader};
 
 impl MetaState {
@@ -47,7 +50,10 @@ impl MetaState {
             }
         }
         let replaced: Vec<_> = self.replaced().collect();
-        if replaced.is_empty() {
+        let eventful = self.histories().filter(|(_, it)| it.is_eventful());
+        let eventful: Vec<_> = eventful.collect();
+        let more = !eventful.is_empty() || !self.forgotten.is_empty();
+        if replaced.is_empty() && !more {
             return;
         }
         put_count(out, replaced.len());
@@ -55,6 +61,18 @@ impl MetaState {
             out.extend_from_slice(&group.to_le_bytes());
             out.extend_from_slice(&retired.to_le_bytes());
             out.extend_from_slice(&new.to_le_bytes());
+        }
+        if !more {
+            return;
+        }
+        put_count(out, eventful.len());
+        for (group, history) in eventful {
+            out.extend_from_slice(&group.to_le_bytes());
+            put_events(out, history);
+        }
+        put_count(out, self.forgotten.len());
+        for node in &self.forgotten {
+            out.extend_from_slice(&node.to_le_bytes());
         }
     }
 
@@ -85,8 +103,7 @@ impl MetaState {
             let mut history = GroupHistory {
                 generation: reader.u32()?,
                 newest_peer: reader.u64()?,
-                retired: BTreeSet::new(),
-                replaced: BTreeMap::new(),
+                ..GroupHistory::new()
             };
             for _ in 0..reader.u32()? {
                 history.retired.insert(reader.u64()?);
@@ -101,9 +118,54 @@ impl MetaState {
                 }
             }
         }
+        if !reader.is_empty() {
+            for _ in 0..reader.u32()? {
+                let group = reader.u32()?;
+                let history = state.groups.get_mut(&group);
+                let history = history.ok_or(CommandError::Malformed("a group is not known"))?;
+                read_events(&mut reader, history)?;
+            }
+            for _ in 0..reader.u32()? {
+                state.forgotten.insert(reader.u32()?);
+            }
+        }
         reader.end()?;
         Ok(state)
     }
+}
+
+fn put_events(out: &mut Vec<u8>, history: &GroupHistory) {
+    put_count(out, history.promoted.len());
+    for peer in &history.promoted {
+        out.extend_from_slice(&peer.to_le_bytes());
+    }
+    let ordered = history.collecting.as_ref();
+    out.push(ordered.map_or(0, |it| 1 + u8::from(it.accepts_loss)));
+    let answers = ordered.map(|it| &it.answers);
+    put_count(out, answers.map_or(0, |answers| answers.len()));
+    for answer in answers.into_iter().flat_map(|answers| answers.values()) {
+        answer.encode(out);
+    }
+}
+
+fn read_events(reader: &mut Reader<'_>, history: &mut GroupHistory) -> Result<(), CommandError> {
+    for _ in 0..reader.u32()? {
+        history.promoted.insert(reader.u64()?);
+    }
+    let ordered = reader.u8()?;
+    if ordered > 2 {
+        return Err(CommandError::Malformed("an unknown order"));
+    }
+    let mut collecting = Collecting {
+        accepts_loss: ordered == 2,
+        ..Collecting::default()
+    };
+    for _ in 0..reader.u32()? {
+        let answer = Answer::decode(reader)?;
+        collecting.answers.insert(peer_node(answer.peer), answer);
+    }
+    history.collecting = (ordered > 0).then_some(collecting);
+    Ok(())
 }
 
 fn put_count(out: &mut Vec<u8>, count: usize) {
@@ -182,15 +244,36 @@ mod tests {
             retired_peer: super::super::peer_id(1, 1),
             new_peer: super::super::peer_id(1, 2),
         });
+        state.apply(&MetaCommand::Promoting {
+            group: 5,
+            generation: 2,
+            peer: super::super::peer_id(2, 3),
+        });
+        state.apply(&MetaCommand::Collect {
+            group: 5,
+            generation: 2,
+            accepts_loss: true,
+        });
+        state.apply(&MetaCommand::Answered {
+            group: 5,
+            generation: 2,
+            answer: Answer {
+                peer: super::super::peer_id(2, 3),
+                last_term: 4,
+                last_index: 9,
+                counts: true,
+            },
+        });
+        state.apply(&MetaCommand::Forget { node: 3 });
         let bytes = captured(&state);
         let mut restored = MetaState::restore(8, &bytes).unwrap();
         assert_eq!(captured(&restored), bytes);
         let next = declare("c", Mode::Buffered);
         assert_eq!(restored.apply(&next), state.apply(&next));
         assert_eq!(captured(&restored), captured(&state));
-        for cut in 0..bytes.len() {
-            assert!(MetaState::restore(8, &bytes[..cut]).is_err(), "{cut}");
-        }
+        // Two of the cuts leave what a state without the last parts is.
+        let whole = (0..bytes.len()).filter(|cut| MetaState::restore(8, &bytes[..*cut]).is_ok());
+        assert_eq!(whole.count(), 2);
     }
 
     #[test]

@@ -8,11 +8,15 @@
 //! 3 Opened     node u32, log u16, open_counter u64, nonce u64
 //! 4 Recovered  group u32, generation u32, retired_peer u64, new_peer u64
 //! 5 Rejoin     group u32, retired_peer u64
+//! 6 Promoting  group u32, generation u32, peer u64
+//! 7 Collect    group u32, generation u32, accepts_loss u8
+//! 8 Answered   group u32, generation u32, peer u64, last_term u64, last_index u64, counts u8
+//! 9 Forget     node u32
 //! ```
 
 use wire::vocabulary::Mode;
 
-use super::{DeclareRequest, MetaCommand};
+use super::{Answer, DeclareRequest, MetaCommand};
 use crate::state::{command::CommandError, reader::Reader};
 
 const VERSION: u8 = 1;
@@ -21,6 +25,10 @@ const DELETE: u8 = 2;
 const OPENED: u8 = 3;
 const RECOVERED: u8 = 4;
 const REJOIN: u8 = 5;
+const PROMOTING: u8 = 6;
+const COLLECT: u8 = 7;
+const ANSWERED: u8 = 8;
+const FORGET: u8 = 9;
 
 impl MetaCommand {
     /// The command as bytes. A name longer than its 16-bit length (which
@@ -68,6 +76,40 @@ impl MetaCommand {
                 out.extend_from_slice(&group.to_le_bytes());
                 out.extend_from_slice(&retired_peer.to_le_bytes());
             }
+            MetaCommand::Promoting {
+                group,
+                generation,
+                peer,
+            } => {
+                out.extend_from_slice(&[PROMOTING, VERSION]);
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
+                out.extend_from_slice(&peer.to_le_bytes());
+            }
+            MetaCommand::Collect {
+                group,
+                generation,
+                accepts_loss,
+            } => {
+                out.extend_from_slice(&[COLLECT, VERSION]);
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
+                out.push(u8::from(*accepts_loss));
+            }
+            MetaCommand::Answered {
+                group,
+                generation,
+                answer,
+            } => {
+                out.extend_from_slice(&[ANSWERED, VERSION]);
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
+                answer.encode(&mut out);
+            }
+            MetaCommand::Forget { node } => {
+                out.extend_from_slice(&[FORGET, VERSION]);
+                out.extend_from_slice(&node.to_le_bytes());
+            }
         }
         out
     }
@@ -104,10 +146,54 @@ impl MetaCommand {
                 group: reader.u32()?,
                 retired_peer: reader.u64()?,
             },
+            PROMOTING => MetaCommand::Promoting {
+                group: reader.u32()?,
+                generation: reader.u32()?,
+                peer: reader.u64()?,
+            },
+            COLLECT => MetaCommand::Collect {
+                group: reader.u32()?,
+                generation: reader.u32()?,
+                accepts_loss: truth(reader.u8()?)?,
+            },
+            ANSWERED => MetaCommand::Answered {
+                group: reader.u32()?,
+                generation: reader.u32()?,
+                answer: Answer::decode(&mut reader)?,
+            },
+            FORGET => MetaCommand::Forget {
+                node: reader.u32()?,
+            },
             _ => return Err(CommandError::Malformed("unknown kind")),
         };
         reader.end()?;
         Ok(command)
+    }
+}
+
+fn truth(byte: u8) -> Result<bool, CommandError> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(CommandError::Malformed("a truth is 0 or 1")),
+    }
+}
+
+impl Answer {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for word in [self.peer, self.last_term, self.last_index] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.push(u8::from(self.counts));
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, CommandError> {
+        Ok(Answer {
+            peer: reader.u64()?,
+            last_term: reader.u64()?,
+            last_index: reader.u64()?,
+            counts: truth(reader.u8()?)?,
+        })
     }
 }
 

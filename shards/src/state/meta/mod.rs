@@ -18,6 +18,7 @@
 mod capture;
 mod codec;
 mod groups;
+mod history;
 mod placement;
 mod table;
 #[cfg(test)]
@@ -31,7 +32,11 @@ use std::{
 use wire::{limits::MAX_PARTITIONS, name::check_name, vocabulary::Mode};
 
 use self::placement::Placement;
-pub use self::{groups::Groups, table::QueueTable};
+pub use self::{
+    groups::Groups,
+    history::{Answer, Collected, Collecting, GroupHistory},
+    table::QueueTable,
+};
 
 /// Lease of a queue that names none.
 pub const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -108,6 +113,29 @@ pub enum MetaCommand {
         group: u32,
         retired_peer: u64,
     },
+    /// A replica may be promoted to a voter of the generation from now on.
+    Promoting {
+        group: u32,
+        generation: u32,
+        peer: u64,
+    },
+    /// The generation is to stop, and every replica to answer (R6).
+    Collect {
+        group: u32,
+        generation: u32,
+        /// An operator takes fewer answers than nothing lost would need.
+        accepts_loss: bool,
+    },
+    /// A replica stopped the generation and answers.
+    Answered {
+        group: u32,
+        generation: u32,
+        answer: Answer,
+    },
+    /// An operator gives a node up: nobody waits for its answers any more.
+    Forget {
+        node: u32,
+    },
 }
 
 /// What applying a command answered.
@@ -131,22 +159,14 @@ pub enum MetaOutcome {
         new_peer: u64,
     },
     Noted,
+    /// The group's history changed.
+    History {
+        group: u32,
+    },
     /// Not applied: the command contradicts what is known, or is not valid.
     Refused {
         reason: String,
     },
-}
-
-/// What group 0 knows of a data group's history.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupHistory {
-    pub generation: u32,
-    /// Peer ids that never answer again.
-    pub retired: BTreeSet<u64>,
-    /// The peer id that the last recovery made.
-    pub newest_peer: u64,
-    /// Replicas that joined anew: the retired peer id, and the one that replaces it.
-    pub replaced: BTreeMap<u64, u64>,
 }
 
 /// The state of group 0; see the module head.
@@ -159,6 +179,8 @@ pub struct MetaState {
     opens: BTreeMap<(u32, u16), (u64, u64)>,
     groups: BTreeMap<u32, GroupHistory>,
     next_join: u64,
+    /// Nodes that an operator gave up.
+    forgotten: BTreeSet<u32>,
 }
 
 impl MetaState {
@@ -172,6 +194,7 @@ impl MetaState {
             opens: BTreeMap::new(),
             groups: BTreeMap::new(),
             next_join: FOUNDING_JOIN + 1,
+            forgotten: BTreeSet::new(),
         }
     }
 
@@ -196,6 +219,22 @@ impl MetaState {
                 group,
                 retired_peer,
             } => self.rejoin(*group, *retired_peer),
+            MetaCommand::Promoting {
+                group,
+                generation,
+                peer,
+            } => self.promoting(*group, *generation, *peer),
+            MetaCommand::Collect {
+                group,
+                generation,
+                accepts_loss,
+            } => self.collect(*group, *generation, *accepts_loss),
+            MetaCommand::Answered {
+                group,
+                generation,
+                answer,
+            } => self.answered(*group, *generation, *answer),
+            MetaCommand::Forget { node } => self.forget(*node),
         }
     }
 
@@ -322,82 +361,6 @@ impl MetaState {
             }
         }
         self.opens.insert((node, log), (open_counter, nonce));
-        MetaOutcome::Noted
-    }
-
-    /// Asked for twice it answers the same.
-    fn rejoin(&mut self, group: u32, retired_peer: u64) -> MetaOutcome {
-        let next_join = self.next_join;
-        let history = self.groups.entry(group).or_insert(GroupHistory {
-            generation: FIRST_GENERATION,
-            retired: BTreeSet::new(),
-            newest_peer: 0,
-            replaced: BTreeMap::new(),
-        });
-        if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
-            return MetaOutcome::Replaced { new_peer };
-        }
-        if history.retired.contains(&retired_peer) || peer_join(retired_peer) >= next_join {
-            let reason =
-                format!("peer {retired_peer:#x} of group {group} is none that could join anew");
-            return MetaOutcome::Refused { reason };
-        }
-        let new_peer = peer_id(peer_node(retired_peer), next_join);
-        history.retired.insert(retired_peer);
-        history.replaced.insert(retired_peer, new_peer);
-        self.next_join += 1;
-        MetaOutcome::Replaced { new_peer }
-    }
-
-    /// Every replica that joined anew: group, the retired peer id, the new one.
-    pub fn replaced(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
-        self.groups.iter().flat_map(|(group, history)| {
-            let replaced = history.replaced.iter();
-            replaced.map(|(retired, new)| (*group, *retired, *new))
-        })
-    }
-
-    fn recovered(
-        &mut self,
-        group: u32,
-        generation: u32,
-        retired_peer: u64,
-        new_peer: u64,
-    ) -> MetaOutcome {
-        let known = self.groups.get(&group);
-        let current = self.generation(group);
-        if known.is_some_and(|known| {
-            generation == known.generation
-                && new_peer == known.newest_peer
-                && known.retired.contains(&retired_peer)
-        }) {
-            return MetaOutcome::Noted;
-        }
-        if generation <= current {
-            return MetaOutcome::Refused {
-                reason: format!(
-                    "group {group} is in generation {current}, which {generation} does not follow"
-                ),
-            };
-        }
-        if new_peer == retired_peer || peer_join(new_peer) < self.next_join {
-            return MetaOutcome::Refused {
-                reason: format!(
-                    "join number {} of the new peer of group {group} was given out before",
-                    peer_join(new_peer)
-                ),
-            };
-        }
-        self.next_join = peer_join(new_peer) + 1;
-        let history = self.groups.entry(group).or_insert(GroupHistory {
-            generation,
-            retired: BTreeSet::new(),
-            newest_peer: new_peer,
-            replaced: BTreeMap::new(),
-        });
-        history.generation = generation;
-        history.newest_peer = new_peer;
-        history.retired.insert(retired_peer);
         MetaOutcome::Noted
     }
 }

@@ -241,8 +241,8 @@ fn a_recovery_raises_the_generation_and_never_reuses_a_peer_id() {
         new_peer,
     };
     let first = recover(2, 2, old, new);
-    assert_eq!(state.apply(&first), MetaOutcome::Noted);
-    assert_eq!(state.apply(&first), MetaOutcome::Noted);
+    assert_eq!(state.apply(&first), MetaOutcome::History { group: 2 });
+    assert_eq!(state.apply(&first), MetaOutcome::History { group: 2 });
     assert_eq!(state.generation(2), 2);
     assert!(state.is_retired(2, old) && !state.is_retired(1, old));
     assert_eq!(state.next_join_number(), 3);
@@ -258,7 +258,8 @@ fn a_recovery_raises_the_generation_and_never_reuses_a_peer_id() {
     }
     assert_eq!(state.generation(2), 2);
     let next = state.next_peer_id(3);
-    assert_eq!(state.apply(&recover(2, 3, new, next)), MetaOutcome::Noted);
+    let recovered = state.apply(&recover(2, 3, new, next));
+    assert_eq!(recovered, MetaOutcome::History { group: 2 });
     assert!(state.is_retired(2, new) && state.is_retired(2, old));
 }
 

@@ -1,0 +1,298 @@
+//! What shards ask of group 0, and what group 0's leader orders: recoveries of groups
+//! whose trusted voters are too few for good (R6).
+//!
+//! 1. What is asked is asked again until this node's copy of group 0 shows it.
+//! 2. A recovery is ordered only where so many nodes know no leader that no majority
+//!    can have one, and a replica that could vote lost its memory. What makes a recovery
+//!    safe does not rest on that: every trusted voter stops and answers first.
+//! 3. The next generation begins from an answer that group 0 holds (see
+//!    [`crate::state::meta::Collected`]); stragglers have the grace.
+
+use std::collections::BTreeMap;
+
+use wire::node::NodeMessage;
+
+use super::{
+    core::Engine,
+    gates::{majority, Origin},
+    types::{Notice, ShardMessage},
+};
+use crate::{
+    group::{GroupId, PeerId},
+    io::BatchBuffer,
+    state::meta::{Collected, GroupHistory, MetaCommand, MetaState},
+};
+
+/// Between two tries to get a command into group 0, in ms.
+const ASK_MS: u64 = 300;
+/// A node's word that it knows no leader counts for so long.
+const FRESH_MS: u64 = 3_000;
+/// Between two orders for the same group.
+const ORDER_MS: u64 = 1_000;
+
+/// What this node wants of group 0, and what its leader was told (shard 0).
+#[derive(Default)]
+pub(super) struct Orders {
+    /// Commands, and when they were last asked for.
+    asks: Vec<(MetaCommand, u64)>,
+    /// Group, node: the generation in which it knows no leader, and when it said so.
+    leaderless: BTreeMap<u32, BTreeMap<u32, (u32, u64)>>,
+    /// Group: when something was last ordered for it.
+    ordered: BTreeMap<u32, u64>,
+    /// Group: since when its answers are enough.
+    enough: BTreeMap<u32, u64>,
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// A shard of this node wants that in group 0 (shard 0).
+    pub(super) fn ask_meta(&mut self, command: MetaCommand) {
+        if !self.orders.asks.iter().any(|(asked, _)| *asked == command) {
+            self.orders.asks.push((command, 0));
+        }
+    }
+
+    /// Does what group 0 is asked for, and what its leader has to order (shard 0).
+    pub(super) fn tend_orders(&mut self) {
+        if self.meta.is_none() {
+            return;
+        }
+        let now = self.server_ms;
+        let mut asks = std::mem::take(&mut self.orders.asks);
+        asks.retain(|(command, _)| !self.is_done(command));
+        for (command, asked_ms) in &mut asks {
+            if *asked_ms == 0 || *asked_ms + ASK_MS <= now {
+                *asked_ms = now;
+                self.ask_leader(command);
+            }
+        }
+        asks.append(&mut self.orders.asks);
+        self.orders.asks = asks;
+        if self.leads_meta() {
+            self.order_recoveries();
+        }
+    }
+
+    fn leads_meta(&self) -> bool {
+        let meta = self.groups.get(&GroupId::META.0);
+        meta.is_some_and(|slot| slot.leads() && slot.serving)
+    }
+
+    fn ask_leader(&mut self, command: &MetaCommand) {
+        if self.leads_meta() {
+            // Asked for again if it is not taken.
+            let _ = self.try_propose_meta(command, Origin::Nobody);
+            return;
+        }
+        let command = command.encode();
+        if let Some(out) = self.output_to_meta_leader() {
+            NodeMessage::Propose { command: &command }.encode(out);
+        }
+    }
+
+    fn output_to_meta_leader(&mut self) -> Option<&mut Vec<u8>> {
+        let meta = self.groups.get(&GroupId::META.0)?;
+        let leader = meta.group.leader()?;
+        self.links.output(leader.node())
+    }
+
+    /// This node's copy of group 0 shows it, or shows that it is too late.
+    fn is_done(&self, command: &MetaCommand) -> bool {
+        let Some(meta) = self.meta.as_ref() else {
+            return true;
+        };
+        is_done(&meta.state, command)
+    }
+
+    /// A node asks group 0's leader for something.
+    pub(super) fn on_propose(&mut self, node: u32, command: &[u8]) {
+        let Ok(command) = MetaCommand::decode(command) else {
+            let reason = "a command for group 0 does not decode".to_owned();
+            return self.refused_nodes.push((node, reason));
+        };
+        let may = match &command {
+            // A node speaks for its own replicas, a leader for its group.
+            MetaCommand::Rejoin { retired_peer, .. } => PeerId(*retired_peer).node() == node,
+            MetaCommand::Answered { answer, .. } => PeerId(answer.peer).node() == node,
+            MetaCommand::Promoting { .. } => true,
+            _ => false,
+        };
+        if !may {
+            let reason = "a command for group 0 that no node may ask for".to_owned();
+            return self.refused_nodes.push((node, reason));
+        }
+        if self.leads_meta() && !self.is_done(&command) {
+            let _ = self.try_propose_meta(&command, Origin::Nobody);
+        }
+    }
+
+    /// A replica of this node knows no leader of its group (shard 0).
+    pub(super) fn note_leaderless(&mut self, group: u32, generation: u32) {
+        if self.leads_meta() {
+            return self.on_leaderless(self.config.node, group, generation);
+        }
+        if let Some(out) = self.output_to_meta_leader() {
+            NodeMessage::Leaderless { group, generation }.encode(out);
+        }
+    }
+
+    pub(super) fn on_leaderless(&mut self, node: u32, group: u32, generation: u32) {
+        let known = self.config.place.shard_of(GroupId(group)).is_some();
+        if known && self.leads_meta() {
+            let told = self.orders.leaderless.entry(group).or_default();
+            told.insert(node, (generation, self.server_ms));
+        }
+    }
+
+    fn order_recoveries(&mut self) {
+        let Some(meta) = self.meta.as_ref() else {
+            return;
+        };
+        let mut orders = Vec::new();
+        for (group, history) in meta.state.histories() {
+            if let Some(order) = self.next_order(group, history) {
+                orders.push((group, order));
+            }
+        }
+        let now = self.server_ms;
+        self.note_enough();
+        for (group, command) in orders {
+            let ordered = self.orders.ordered.get(&group);
+            if ordered.is_some_and(|ordered| ordered + ORDER_MS > now) {
+                continue;
+            }
+            if self.try_propose_meta(&command, Origin::Nobody).is_ok() {
+                self.orders.ordered.insert(group, now);
+                self.say_order(group, &command);
+            }
+        }
+    }
+
+    /// What is to be ordered for the group now.
+    fn next_order(&self, group: u32, history: &GroupHistory) -> Option<MetaCommand> {
+        let state = &self.meta.as_ref()?.state;
+        let generation = history.generation;
+        let Some(collected) = state.collected(group, &self.config.nodes) else {
+            let order = MetaCommand::Collect {
+                group,
+                generation,
+                accepts_loss: false,
+            };
+            return self.is_lost(group, history).then_some(order);
+        };
+        let Collected::Enough { winner, all } = collected else {
+            return None;
+        };
+        let waited = self.orders.enough.get(&group).copied();
+        let late =
+            waited.is_some_and(|since| since + self.config.recovery_grace_ms <= self.server_ms);
+        (all || late).then(|| MetaCommand::Recovered {
+            group,
+            generation: generation + 1,
+            retired_peer: winner,
+            new_peer: state.next_peer_id(PeerId(winner).node()),
+        })
+    }
+
+    /// Since when the answers of each group are enough.
+    fn note_enough(&mut self) {
+        let Some(meta) = self.meta.as_ref() else {
+            return;
+        };
+        let is_enough = |group: &u32| {
+            let collected = meta.state.collected(*group, &self.config.nodes);
+            matches!(collected, Some(Collected::Enough { .. }))
+        };
+        let groups = meta.state.histories().map(|(group, _)| group);
+        let enough: Vec<u32> = groups.filter(is_enough).collect();
+        let before = std::mem::take(&mut self.orders.enough);
+        let now = self.server_ms;
+        let since = |group: u32| (group, before.get(&group).copied().unwrap_or(now));
+        self.orders.enough = enough.into_iter().map(since).collect();
+    }
+
+    /// No majority can have a leader, and somebody who could vote lost its memory.
+    fn is_lost(&self, group: u32, history: &GroupHistory) -> bool {
+        let Some(meta) = self.meta.as_ref() else {
+            return false;
+        };
+        let nodes = &self.config.nodes;
+        let mut voters = meta.state.voters_ever(group, nodes).into_iter();
+        if !voters.any(|peer| meta.state.is_retired(group, peer)) {
+            return false;
+        }
+        let told = self.orders.leaderless.get(&group);
+        let fresh = |(generation, told_ms): &&(u32, u64)| {
+            *generation == history.generation && told_ms + FRESH_MS >= self.server_ms
+        };
+        let without = told.map_or(0, |told| told.values().filter(fresh).count());
+        without > nodes.len() - majority(nodes.len())
+    }
+
+    fn say_order(&mut self, group: u32, command: &MetaCommand) {
+        let text = match command {
+            MetaCommand::Collect { .. } => format!(
+                "group {group}: so many replicas lost their memory that it cannot elect a leader any more; its replicas are asked what they hold, and the group goes on as a new generation from the longest history"
+            ),
+            MetaCommand::Recovered {
+                generation,
+                new_peer,
+                ..
+            } => format!(
+                "group {group} goes on as generation {generation} from what node {} holds",
+                PeerId(*new_peer).node()
+            ),
+            _ => return,
+        };
+        self.notices.push(Notice::Problem(text));
+    }
+
+    /// The shard that has a replica of the group is told what group 0 knows of it.
+    pub(super) fn tell_history(&mut self, group: u32) {
+        let Some(meta) = self.meta.as_ref().filter(|_| self.is_cluster()) else {
+            return;
+        };
+        let (history, shard) = (
+            meta.state.group(group),
+            self.config.place.shard_of(GroupId(group)),
+        );
+        if let Some((history, shard)) = history.cloned().zip(shard) {
+            let group = GroupId(group);
+            let history = Box::new(history);
+            self.outbound
+                .push((shard, ShardMessage::History { group, history }));
+        }
+    }
+}
+
+fn is_done(state: &MetaState, command: &MetaCommand) -> bool {
+    let (group, generation) = match command {
+        MetaCommand::Rejoin { group, .. } => (*group, 0),
+        MetaCommand::Promoting {
+            group, generation, ..
+        }
+        | MetaCommand::Answered {
+            group, generation, ..
+        } => (*group, *generation),
+        _ => return true,
+    };
+    let Some(history) = state.group(group) else {
+        return false;
+    };
+    let over = history.generation > generation;
+    match command {
+        MetaCommand::Rejoin { retired_peer, .. } => history.replaced.contains_key(retired_peer),
+        MetaCommand::Promoting { peer, .. } => {
+            over || history.collecting.is_some()
+                || history.promoted.contains(peer)
+                || history.retired.contains(peer)
+        }
+        MetaCommand::Answered { answer, .. } => {
+            let collecting = history.collecting.as_ref();
+            let known = |it: &crate::state::meta::Collecting| {
+                it.answers.values().any(|known| known == answer)
+            };
+            over || collecting.is_none_or(known)
+        }
+        _ => true,
+    }
+}

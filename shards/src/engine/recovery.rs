@@ -1,0 +1,273 @@
+//! A replica's part in the recovery of its group (R6): it stops its generation,
+//! answers, and goes on in the next: with its own history if group 0 chose it, else
+//! emptied, to be rebuilt from that one.
+//!
+//! 1. It answers only when its stop, and everything in front of it, is durable.
+//! 2. Only a replica that stopped begins the next generation, and only with all of its
+//!    history applied.
+//! 3. A replica of an ended generation takes part in nothing until it has a new name.
+//!
+//! A crash leaves behind a replica that stopped, or one of the new generation: what
+//! group 0 says is followed from there.
+
+use super::{
+    core::Engine,
+    gates::GroupSlot,
+    types::{Notice, ShardMessage},
+};
+use crate::{
+    group::{Group, GroupId, GroupState, PeerId, Recovered},
+    io::BatchBuffer,
+    log::LogPosition,
+    state::meta::{Answer, GroupHistory, MetaCommand},
+};
+use wire::vocabulary::Boundary;
+
+/// Between two times that a replica says it knows no leader, in ms.
+const SAY_MS: u64 = 500;
+
+/// Since when a replica knows no leader, and when that was last said; server time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Leaderless {
+    since_ms: u64,
+    said_ms: u64,
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// What group 0 knows of a group that has a replica here.
+    pub(super) fn on_history(&mut self, group: GroupId, history: &GroupHistory) {
+        let id = group.0;
+        let Some(own) = self.own_state(id) else {
+            return;
+        };
+        if history.generation < own.generation {
+            return;
+        }
+        if history.generation > own.generation {
+            return self.leave_generation(group, history, &own);
+        }
+        for (retired, new) in &history.replaced {
+            self.on_replaced(group, *retired, *new);
+        }
+        if let Some(slot) = self.groups.get_mut(&id) {
+            slot.promotable.clone_from(&history.promoted);
+        }
+        if history.collecting.is_some() {
+            self.stop_generation(id);
+        }
+    }
+
+    /// What this node's replica of the group last said of itself in the log.
+    fn own_state(&self, id: u32) -> Option<GroupState> {
+        match self.groups.get(&id) {
+            Some(slot) => Some(slot.group.state()),
+            None => Some(self.awaiting_recovery.get(&id)?.state.clone()),
+        }
+    }
+
+    fn stop_generation(&mut self, id: u32) {
+        let Some(slot) = self.groups.get_mut(&id) else {
+            return;
+        };
+        if slot.stopping.is_some() {
+            return;
+        }
+        match slot.group.stop(&mut self.log) {
+            Ok(end) => {
+                slot.stopping = Some(end);
+                slot.outcome.messages.clear();
+                self.watch_leadership(id);
+            }
+            // The log has no room or is latched: tried again.
+            Err(error) => {
+                self.group_problem(id, &format!("it could not stop its generation: {error}"));
+            }
+        }
+    }
+
+    /// Answers of replicas whose stop is durable, and who knows no leader.
+    pub(super) fn tend_recovery(&mut self) {
+        self.try_histories_again();
+        self.answer_orders();
+        self.say_leaderless();
+    }
+
+    /// What could not be followed when it was told.
+    fn try_histories_again(&mut self) {
+        let open = self.histories.iter().filter(|(id, history)| {
+            let Some(own) = self.own_state(**id) else {
+                return false;
+            };
+            let stops = history.generation == own.generation && history.collecting.is_some();
+            let waits = self.awaiting_recovery.contains_key(id);
+            history.generation > own.generation || stops && !own.stopped || waits
+        });
+        let open: Vec<(u32, Box<GroupHistory>)> =
+            open.map(|(id, history)| (*id, history.clone())).collect();
+        for (id, history) in open {
+            self.on_history(GroupId(id), &history);
+        }
+    }
+
+    fn answer_orders(&mut self) {
+        let durable = self.frontiers.durable_next;
+        let mut answers = Vec::new();
+        for (id, slot) in &mut self.groups {
+            let stopped = slot.stopping.is_some_and(|end| end <= durable);
+            if !stopped || std::mem::replace(&mut slot.answered, true) {
+                continue;
+            }
+            let (last_index, last_term) = slot.group.last();
+            answers.push(MetaCommand::Answered {
+                group: *id,
+                generation: slot.group.generation(),
+                answer: Answer {
+                    peer: slot.group.peer().0,
+                    last_term,
+                    last_index,
+                    counts: slot.group.keeps_reported(),
+                },
+            });
+        }
+        for answer in answers {
+            self.ask_shard_0(answer);
+        }
+    }
+
+    pub(super) fn ask_shard_0(&mut self, command: MetaCommand) {
+        self.outbound
+            .push((0, ShardMessage::AskMeta(Box::new(command))));
+    }
+
+    /// Where a replica has known no leader for longer than the grace, group 0's leader
+    /// is told.
+    fn say_leaderless(&mut self) {
+        let (now, grace) = (self.server_ms, self.config.recovery_grace_ms);
+        let mut without: Vec<(u32, u32)> = Vec::new();
+        for (id, slot) in &self.groups {
+            let weak = slot.group.answers_at() == Boundary::Written;
+            if weak
+                && !slot.group.is_stopped()
+                && slot.group.leader().is_none()
+                && !slot.group.is_leader()
+            {
+                without.push((*id, slot.group.generation()));
+            }
+        }
+        let waiting = self.awaiting_recovery.iter();
+        without.extend(waiting.map(|(id, recovered)| (*id, recovered.state.generation)));
+        self.leaderless
+            .retain(|id, _| without.iter().any(|(it, _)| it == id));
+        for (group, generation) in without {
+            let known = self.leaderless.entry(group).or_insert(Leaderless {
+                since_ms: now,
+                said_ms: 0,
+            });
+            if known.since_ms + grace <= now && known.said_ms + SAY_MS <= now {
+                known.said_ms = now;
+                let news = ShardMessage::Leaderless { group, generation };
+                self.outbound.push((0, news));
+            }
+        }
+    }
+
+    /// The group goes on without this replica's generation.
+    fn leave_generation(&mut self, group: GroupId, history: &GroupHistory, own: &GroupState) {
+        let id = group.0;
+        let newest = PeerId(history.newest_peer);
+        let follows = self.groups.get(&id).is_some_and(|slot| {
+            let durable = self.frontiers.durable_next;
+            slot.group.is_stopped()
+                && slot.stopping.is_none_or(|end| end <= durable)
+                && slot.group.generation() + 1 == history.generation
+        });
+        let chosen = newest.node() == self.config.node && follows;
+        if chosen && !history.replaced.contains_key(&newest.0) {
+            return self.begin_generation(group, history);
+        }
+        // Whatever it was in the ended generation is over.
+        self.stop_generation(id);
+        match history.replaced.get(&own.peer.0) {
+            Some(new) => self.open_emptied(group, history, PeerId(*new), own),
+            None => self.ask_shard_0(MetaCommand::Rejoin {
+                group: id,
+                retired_peer: own.peer.0,
+            }),
+        }
+    }
+
+    /// This replica's history is the group's from now on.
+    fn begin_generation(&mut self, group: GroupId, history: &GroupHistory) {
+        let id = group.0;
+        let Some(slot) = self.groups.get(&id) else {
+            return;
+        };
+        let rest = slot.group.rest_of_history();
+        for entry in &rest {
+            self.apply(id, entry);
+        }
+        let Some(slot) = self.groups.get(&id) else {
+            return;
+        };
+        let peer = PeerId(history.newest_peer);
+        let recovered = slot.group.begun_anew(history.generation, peer);
+        if let Some(node) = self.open_announced(group, &recovered) {
+            self.groups.insert(id, GroupSlot::new(node));
+            self.notices.push(Notice::Problem(format!(
+                "group {id}: its generation {} begins from what this node holds",
+                history.generation
+            )));
+            for (retired, new) in &history.replaced {
+                self.on_replaced(group, *retired, *new);
+            }
+        }
+    }
+
+    /// The replica goes on with nothing, as a learner of the new generation.
+    fn open_emptied(
+        &mut self,
+        group: GroupId,
+        history: &GroupHistory,
+        peer: PeerId,
+        own: &GroupState,
+    ) {
+        let id = group.0;
+        let recovered = Recovered::emptied(own, history.generation, peer, history.newest_peer);
+        let Some(node) = self.open_announced(group, &recovered) else {
+            return;
+        };
+        self.awaiting_recovery.remove(&id);
+        for key in self.keys_of_group(id) {
+            if let Some(slot) = self.partitions.remove(&key) {
+                self.room.forget(slot.accounted_bytes);
+            }
+        }
+        self.groups.insert(id, GroupSlot::new(node));
+        self.notices.push(Notice::Rejoined { group: id });
+        for (retired, new) in &history.replaced {
+            self.on_replaced(group, *retired, *new);
+        }
+    }
+
+    /// A replica under a new identity, which is in the log before anything leaves it.
+    pub(super) fn open_announced(&mut self, group: GroupId, as_of: &Recovered) -> Option<Group> {
+        let opened = Group::open(group, as_of, self.is_cluster(), self.config.random)
+            .and_then(|mut node| node.announce(&mut self.log).map(|end| (node, end)));
+        match opened {
+            Ok((node, end)) => {
+                self.announced = self.announced.max(end);
+                Some(node)
+            }
+            // The log refused: it is latched and opened anew, or asked again.
+            Err(error) => {
+                self.group_problem(group.0, &format!("its replica could not go on: {error}"));
+                None
+            }
+        }
+    }
+}
+
+/// Where the stop of a replica that stopped in an earlier life ends: it is durable.
+pub(super) fn stopped_before(group: &Group) -> Option<LogPosition> {
+    group.is_stopped().then_some(LogPosition(0))
+}

@@ -1,0 +1,411 @@
+//! What group 0 knows of a data group's history: its generation, who may vote in it,
+//! and the answers that a recovery collects (R6).
+//!
+//! 1. A replica is known as a voter before its promotion is proposed to its group, so
+//!    that nobody who may have voted or acknowledged is left out of a recovery.
+//! 2. A recovery begins the next generation from an answer that counts, once every
+//!    trusted voter answered and enough answers count.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use super::{peer_id, peer_node, MetaOutcome, MetaState, FIRST_GENERATION, FOUNDING_JOIN};
+
+/// What group 0 knows of a data group's history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupHistory {
+    pub generation: u32,
+    /// Peer ids that never answer again.
+    pub retired: BTreeSet<u64>,
+    /// The peer id that the last recovery made; the generation began with it alone.
+    pub newest_peer: u64,
+    /// Replicas that joined anew: the retired peer id, and the one that replaces it.
+    pub replaced: BTreeMap<u64, u64>,
+    /// Replicas that joined this generation later and may vote in it.
+    pub promoted: BTreeSet<u64>,
+    /// A recovery was ordered, and what it knows so far.
+    pub collecting: Option<Collecting>,
+}
+
+/// A recovery under way: every replica stops the generation and answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Collecting {
+    /// An operator takes fewer answers than nothing lost would need.
+    pub accepts_loss: bool,
+    /// By node.
+    pub answers: BTreeMap<u32, Answer>,
+}
+
+/// What a replica that stopped answered: how far its log goes, all of it durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    pub peer: u64,
+    pub last_term: u64,
+    pub last_index: u64,
+    /// It kept all that it ever reported durable in this generation.
+    pub counts: bool,
+}
+
+/// How far a recovery has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Collected {
+    /// More answers are needed: of these trusted voters, and so many that count.
+    Waits { of: Vec<u64>, counting: usize },
+    /// The replica whose history is the longest; `all` nodes answered.
+    Enough { winner: u64, all: bool },
+}
+
+impl GroupHistory {
+    pub(super) fn new() -> Self {
+        GroupHistory {
+            generation: FIRST_GENERATION,
+            retired: BTreeSet::new(),
+            newest_peer: 0,
+            replaced: BTreeMap::new(),
+            promoted: BTreeSet::new(),
+            collecting: None,
+        }
+    }
+
+    /// Something that a capture's last part has to tell.
+    pub(super) fn is_eventful(&self) -> bool {
+        !self.promoted.is_empty() || self.collecting.is_some()
+    }
+}
+
+impl MetaState {
+    /// Every replica that may have voted in the group's generation, in a cluster of
+    /// these nodes.
+    pub fn voters_ever(&self, group: u32, nodes: &[u32]) -> BTreeSet<u64> {
+        let founders = nodes.iter().map(|node| peer_id(*node, FOUNDING_JOIN));
+        let Some(history) = self.group(group) else {
+            return founders.collect();
+        };
+        let mut voters = history.promoted.clone();
+        match history.generation {
+            FIRST_GENERATION => voters.extend(founders),
+            _ => voters.extend([history.newest_peer]),
+        }
+        voters
+    }
+
+    /// Those of them that remember what they answered and were not given up.
+    pub fn trusted(&self, group: u32, nodes: &[u32]) -> BTreeSet<u64> {
+        let mut voters = self.voters_ever(group, nodes);
+        voters.retain(|peer| {
+            !self.is_retired(group, *peer) && !self.forgotten.contains(&peer_node(*peer))
+        });
+        voters
+    }
+
+    /// Whether the group's ordered recovery may begin the next generation; `None` when
+    /// none is ordered.
+    pub fn collected(&self, group: u32, nodes: &[u32]) -> Option<Collected> {
+        let collecting = self.group(group)?.collecting.as_ref()?;
+        let answers = &collecting.answers;
+        let answered = |peer: &u64| answers.values().any(|answer| answer.peer == *peer);
+        let trusted = self.trusted(group, nodes);
+        let of: Vec<u64> = trusted.into_iter().filter(|peer| !answered(peer)).collect();
+        let counting = answers.values().filter(|answer| answer.counts);
+        let missing = self
+            .answers_needed(group, nodes, collecting)
+            .saturating_sub(counting.clone().count());
+        let longest = counting.max_by_key(|answer| {
+            let node = Reverse(peer_node(answer.peer));
+            (answer.last_term, answer.last_index, node)
+        });
+        Some(match longest {
+            Some(longest) if of.is_empty() && missing == 0 => Collected::Enough {
+                winner: longest.peer,
+                all: nodes.iter().all(|node| answers.contains_key(node)),
+            },
+            _ => Collected::Waits {
+                of,
+                counting: missing,
+            },
+        })
+    }
+
+    /// E - majority + 1 answers meet every majority. Where fewer ever voted in the
+    /// generation (it is still being rebuilt), all of those do, too.
+    fn answers_needed(&self, group: u32, nodes: &[u32], collecting: &Collecting) -> usize {
+        if collecting.accepts_loss {
+            return 1;
+        }
+        let majority = nodes.len() / 2 + 1;
+        let meets = nodes.len() + 1 - majority;
+        meets.min(self.voters_ever(group, nodes).len()).max(1)
+    }
+
+    fn history(&mut self, group: u32) -> &mut GroupHistory {
+        self.groups.entry(group).or_insert_with(GroupHistory::new)
+    }
+
+    /// Asked for twice it answers the same.
+    pub(super) fn rejoin(&mut self, group: u32, retired_peer: u64) -> MetaOutcome {
+        let next_join = self.next_join;
+        let history = self.history(group);
+        if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
+            return MetaOutcome::Replaced { new_peer };
+        }
+        if super::peer_join(retired_peer) >= next_join {
+            let reason =
+                format!("peer {retired_peer:#x} of group {group} is none that could join anew");
+            return MetaOutcome::Refused { reason };
+        }
+        let new_peer = peer_id(peer_node(retired_peer), next_join);
+        history.retired.insert(retired_peer);
+        history.replaced.insert(retired_peer, new_peer);
+        self.next_join += 1;
+        MetaOutcome::Replaced { new_peer }
+    }
+
+    /// Every replica that joined anew: group, the retired peer id, the new one.
+    pub fn replaced(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
+        self.groups.iter().flat_map(|(group, history)| {
+            let replaced = history.replaced.iter();
+            replaced.map(|(retired, new)| (*group, *retired, *new))
+        })
+    }
+
+    /// Every group that has a history.
+    pub fn histories(&self) -> impl Iterator<Item = (u32, &GroupHistory)> {
+        self.groups.iter().map(|(group, history)| (*group, history))
+    }
+
+    pub(super) fn promoting(&mut self, group: u32, generation: u32, peer: u64) -> MetaOutcome {
+        let history = self.history(group);
+        let stopped = history.collecting.is_some() || history.generation != generation;
+        if stopped || history.retired.contains(&peer) {
+            let reason = format!("peer {peer:#x} of group {group} is not to vote any more");
+            return MetaOutcome::Refused { reason };
+        }
+        history.promoted.insert(peer);
+        MetaOutcome::History { group }
+    }
+
+    pub(super) fn collect(&mut self, group: u32, generation: u32, loss: bool) -> MetaOutcome {
+        let history = self.history(group);
+        if history.generation != generation {
+            let reason = format!("group {group} is in generation {}", history.generation);
+            return MetaOutcome::Refused { reason };
+        }
+        history.collecting.get_or_insert_default().accepts_loss |= loss;
+        MetaOutcome::History { group }
+    }
+
+    /// An answer to an order that stands; the last of a node counts.
+    pub(super) fn answered(&mut self, group: u32, generation: u32, answer: Answer) -> MetaOutcome {
+        let history = self.history(group);
+        let current = history.generation == generation;
+        match history.collecting.as_mut().filter(|_| current) {
+            Some(collecting) => {
+                collecting.answers.insert(peer_node(answer.peer), answer);
+                MetaOutcome::Noted
+            }
+            None => MetaOutcome::Refused {
+                reason: format!("nobody collects answers of group {group}"),
+            },
+        }
+    }
+
+    pub(super) fn recovered(
+        &mut self,
+        group: u32,
+        generation: u32,
+        retired_peer: u64,
+        new_peer: u64,
+    ) -> MetaOutcome {
+        let known = self.groups.get(&group);
+        let current = self.generation(group);
+        if known.is_some_and(|known| {
+            generation == known.generation
+                && new_peer == known.newest_peer
+                && known.retired.contains(&retired_peer)
+        }) {
+            return MetaOutcome::History { group };
+        }
+        if generation <= current {
+            return MetaOutcome::Refused {
+                reason: format!(
+                    "group {group} is in generation {current}, which {generation} does not follow"
+                ),
+            };
+        }
+        if new_peer == retired_peer || super::peer_join(new_peer) < self.next_join {
+            return MetaOutcome::Refused {
+                reason: format!(
+                    "join number {} of the new peer of group {group} was given out before",
+                    super::peer_join(new_peer)
+                ),
+            };
+        }
+        self.next_join = super::peer_join(new_peer) + 1;
+        let history = self.history(group);
+        history.generation = generation;
+        history.newest_peer = new_peer;
+        history.retired.insert(retired_peer);
+        // Names of the ended generation mean nothing in the new one.
+        history.replaced.clear();
+        history.promoted.clear();
+        history.collecting = None;
+        MetaOutcome::History { group }
+    }
+
+    /// A node that an operator gave up: nobody waits for its answers any more.
+    pub(super) fn forget(&mut self, node: u32) -> MetaOutcome {
+        self.forgotten.insert(node);
+        MetaOutcome::Noted
+    }
+
+    /// Nodes that an operator gave up.
+    pub fn forgotten(&self) -> &BTreeSet<u32> {
+        &self.forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::meta::MetaCommand;
+
+    const NODES: [u32; 3] = [1, 2, 3];
+
+    fn founder(node: u32) -> u64 {
+        peer_id(node, FOUNDING_JOIN)
+    }
+
+    fn answered(peer: u64, last: (u64, u64), counts: bool) -> MetaCommand {
+        let (last_term, last_index) = last;
+        let answer = Answer {
+            peer,
+            last_term,
+            last_index,
+            counts,
+        };
+        MetaCommand::Answered {
+            group: 4,
+            generation: 1,
+            answer,
+        }
+    }
+
+    fn ordered() -> MetaState {
+        let mut state = MetaState::new(8);
+        for node in [1, 2] {
+            state.apply(&MetaCommand::Rejoin {
+                group: 4,
+                retired_peer: founder(node),
+            });
+        }
+        state.apply(&MetaCommand::Collect {
+            group: 4,
+            generation: 1,
+            accepts_loss: false,
+        });
+        state
+    }
+
+    #[test]
+    fn every_trusted_voter_is_waited_for() {
+        let mut state = ordered();
+        assert_eq!(state.trusted(4, &NODES), BTreeSet::from([founder(3)]));
+        state.apply(&answered(peer_id(1, 2), (3, 9), true));
+        state.apply(&answered(peer_id(2, 3), (3, 7), true));
+        let waits = Collected::Waits {
+            of: vec![founder(3)],
+            counting: 0,
+        };
+        assert_eq!(state.collected(4, &NODES), Some(waits));
+        state.apply(&answered(founder(3), (2, 20), true));
+        let enough = Collected::Enough {
+            winner: peer_id(1, 2),
+            all: true,
+        };
+        assert_eq!(state.collected(4, &NODES), Some(enough));
+    }
+
+    #[test]
+    fn a_forgotten_node_is_not_waited_for() {
+        let mut state = ordered();
+        state.apply(&answered(peer_id(1, 2), (3, 9), true));
+        state.apply(&answered(peer_id(2, 3), (3, 9), true));
+        state.apply(&MetaCommand::Forget { node: 3 });
+        let enough = Collected::Enough {
+            winner: peer_id(1, 2),
+            all: false,
+        };
+        assert_eq!(state.collected(4, &NODES), Some(enough));
+    }
+
+    #[test]
+    fn answers_of_the_wiped_do_not_count_unless_loss_is_accepted() {
+        let mut state = ordered();
+        state.apply(&answered(founder(3), (2, 5), true));
+        state.apply(&answered(peer_id(1, 2), (3, 9), false));
+        let waits = Collected::Waits {
+            of: Vec::new(),
+            counting: 1,
+        };
+        assert_eq!(state.collected(4, &NODES), Some(waits));
+        state.apply(&MetaCommand::Collect {
+            group: 4,
+            generation: 1,
+            accepts_loss: true,
+        });
+        let enough = Collected::Enough {
+            winner: founder(3),
+            all: false,
+        };
+        assert_eq!(state.collected(4, &NODES), Some(enough));
+    }
+
+    #[test]
+    fn a_generation_that_only_its_winner_voted_in_recovers_from_it_alone() {
+        let mut state = ordered();
+        for peer in [peer_id(1, 2), peer_id(2, 3), founder(3)] {
+            state.apply(&answered(peer, (3, 9), true));
+        }
+        let new_peer = state.next_peer_id(1);
+        let recovered = state.apply(&MetaCommand::Recovered {
+            group: 4,
+            generation: 2,
+            retired_peer: peer_id(1, 2),
+            new_peer,
+        });
+        assert_eq!(recovered, MetaOutcome::History { group: 4 });
+        assert_eq!(state.collected(4, &NODES), None);
+        assert_eq!(state.voters_ever(4, &NODES), BTreeSet::from([new_peer]));
+        state.apply(&MetaCommand::Collect {
+            group: 4,
+            generation: 2,
+            accepts_loss: false,
+        });
+        state.apply(&MetaCommand::Answered {
+            group: 4,
+            generation: 2,
+            answer: Answer {
+                peer: new_peer,
+                last_term: 4,
+                last_index: 12,
+                counts: true,
+            },
+        });
+        let enough = Collected::Enough {
+            winner: new_peer,
+            all: false,
+        };
+        assert_eq!(state.collected(4, &NODES), Some(enough));
+        // Late words of the ended generation change nothing.
+        let before = state.group(4).cloned();
+        state.apply(&answered(founder(3), (9, 99), true));
+        state.apply(&MetaCommand::Promoting {
+            group: 4,
+            generation: 1,
+            peer: founder(3),
+        });
+        assert_eq!(state.group(4), before.as_ref());
+    }
+}
