@@ -19,15 +19,17 @@ use crate::{
     publish::{Confirmed, Publisher},
     record::Record,
     route::Route,
+    servers::{Servers, Turns},
 };
 
-/// A client of one server. Cloning it is cheap and shares its connections;
-/// they end when the last clone, publisher and subscription is dropped.
+/// A client of one server, or of a cluster through any of its nodes. Cloning it
+/// is cheap and shares its connections; they end when the last clone, publisher
+/// and subscription is dropped.
 ///
-/// A lost connection is made again by itself, with the pauses of
-/// [`Builder::backoff`]. What was not sent yet waits for it until its
-/// deadline, what was sent and not answered is [unknown](Error::Unknown),
-/// and subscriptions go on.
+/// A lost connection is made again by itself, to the next of the servers that
+/// it was given, with the pauses of [`Builder::backoff`]. What was not sent yet
+/// waits for it until its deadline, what was sent and not answered is
+/// [unknown](Error::Unknown) and never sent again, and subscriptions go on.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,7 +48,9 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     config: Arc<Config>,
+    /// The addresses as it was told them, for messages.
     server: String,
+    turns: Arc<Turns>,
     /// The first connection; any shard answers what concerns no partition.
     home: Link,
     home_shard: u16,
@@ -59,13 +63,14 @@ struct Inner {
 }
 
 impl Client {
-    /// Connects to `server` (`HOST:PORT`) with the default settings. Must run
-    /// inside a tokio runtime with time and I/O enabled.
+    /// Connects to the first of `servers` (`HOST:PORT`, several separated by
+    /// commas) that answers, with the default settings. Must run inside a tokio
+    /// runtime with time and I/O enabled.
     ///
     /// # Errors
-    /// [`ConnectError`] when the first attempt fails.
-    pub async fn connect(server: impl Into<String>) -> Result<Self, ConnectError> {
-        Client::builder().connect(server).await
+    /// [`ConnectError`] when the first attempt at each fails.
+    pub async fn connect(servers: impl Into<Servers>) -> Result<Self, ConnectError> {
+        Client::builder().connect(servers).await
     }
 
     /// Settings other than the defaults.
@@ -73,10 +78,11 @@ impl Client {
         Builder::default()
     }
 
-    pub(crate) async fn open(config: Config, server: String) -> Result<Self, ConnectError> {
+    pub(crate) async fn open(config: Config, servers: Servers) -> Result<Self, ConnectError> {
         let give_up = Instant::now() + config.patience;
         let config = Arc::new(config);
-        let home = Link::start(config.clone(), server.clone(), ANY_SHARD);
+        let turns = Arc::new(Turns::new(&servers));
+        let home = Link::start(config.clone(), turns.clone(), ANY_SHARD);
         let mut status = home.shared().status();
         let granted = loop {
             let failure = match &*status.borrow_and_update() {
@@ -101,7 +107,8 @@ impl Client {
             inner: Arc::new(Inner {
                 window: Arc::new(Semaphore::new(config.publish_window_bytes as usize)),
                 config,
-                server,
+                server: servers.to_string(),
+                turns,
                 home,
                 home_shard: granted.shard,
                 shards: granted.shards,
@@ -111,7 +118,7 @@ impl Client {
         })
     }
 
-    /// The address it was told to connect to.
+    /// The addresses it was told to connect to, separated by commas.
     pub fn server(&self) -> &str {
         &self.inner.server
     }
@@ -223,7 +230,7 @@ impl Client {
         let mut links = inner.links.lock().unwrap_or_else(PoisonError::into_inner);
         let link = links
             .entry(shard)
-            .or_insert_with(|| Link::start(inner.config.clone(), inner.server.clone(), shard));
+            .or_insert_with(|| Link::start(inner.config.clone(), inner.turns.clone(), shard));
         link.shared().clone()
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{client::Client, error::ConnectError};
+use crate::{client::Client, error::ConnectError, servers::Servers};
 
 /// Settings of a [`Client`], with a stated default for each.
 ///
@@ -35,6 +35,7 @@ pub(crate) struct Config {
     pub backoff_max: Duration,
     pub heartbeat: Duration,
     pub shard_aware: bool,
+    pub retry_publishes: bool,
 }
 
 /// Most bytes of records that are put together into one publish frame.
@@ -49,6 +50,10 @@ pub(crate) const RECORD_OVERHEAD_BYTES: usize = 128;
 /// How long after its deadline a sent publish may still be answered by the
 /// server before the client calls it unknown.
 pub(crate) const ANSWER_GRACE: Duration = Duration::from_secs(2);
+/// Pause before a publish that the server put off is sent again; doubled with
+/// each time, up to the longest.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const LONGEST_RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// How long a connection that the server drains is kept for the answers.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(10);
 
@@ -67,6 +72,7 @@ impl Default for Builder {
                 backoff_max: Duration::from_secs(5),
                 heartbeat: Duration::from_secs(5),
                 shard_aware: true,
+                retry_publishes: true,
             },
         }
     }
@@ -121,8 +127,8 @@ impl Builder {
         self
     }
 
-    /// How long [`Builder::connect`] goes on trying when the first attempt
-    /// fails. Default: not at all.
+    /// How long [`Builder::connect`] goes on trying when the first attempt (of
+    /// several servers: the first round) fails. Default: not at all.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.config.patience = patience;
         self
@@ -130,7 +136,8 @@ impl Builder {
 
     /// Pause before a reconnect: `min`, doubled with each failure up to `max`,
     /// each time a random share between one half and all of it. It starts
-    /// again at `min` after a connection that lasted at least `max`.
+    /// again at `min` after a connection that lasted at least `max`. Of several
+    /// servers the next one is tried at once, with a pause after each round.
     /// Attempts go on until the client is dropped. Default 50 ms to 5 s.
     pub fn backoff(mut self, min: Duration, max: Duration) -> Self {
         self.config.backoff_min = min.max(Duration::from_millis(1));
@@ -153,13 +160,24 @@ impl Builder {
         self
     }
 
-    /// Connects to `server`, `HOST:PORT`. Must run inside a tokio runtime with
-    /// time and I/O enabled.
+    /// Sends a publish again, until its deadline, that the server answered with
+    /// `Unavailable` and the word that nothing was done: an election is under
+    /// way, a node is starting or stopping (default). Otherwise that is the
+    /// answer. What was sent and whose outcome is unknown is never sent again.
+    pub fn retry_publishes(mut self, on: bool) -> Self {
+        self.config.retry_publishes = on;
+        self
+    }
+
+    /// Connects to the first of `servers` that answers (`HOST:PORT`, several
+    /// separated by commas or in a list), and later to the next when that one
+    /// is gone or going away. Must run inside a tokio runtime with time and
+    /// I/O enabled.
     ///
     /// # Errors
-    /// [`ConnectError`] when no connection stands within the
+    /// [`ConnectError`] when none of them answers within the
     /// [patience](Builder::patience).
-    pub async fn connect(self, server: impl Into<String>) -> Result<Client, ConnectError> {
-        Client::open(self.config, server.into()).await
+    pub async fn connect(self, servers: impl Into<Servers>) -> Result<Client, ConnectError> {
+        Client::open(self.config, servers.into()).await
     }
 }

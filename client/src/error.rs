@@ -28,6 +28,31 @@ pub enum ConnectError {
         timeout.as_millis()
     )]
     Timeout { server: String, timeout: Duration },
+    /// None of several servers, for the reason given for each.
+    #[error("none of the servers can be used: {}", each(failures))]
+    NoServer { failures: Vec<ConnectError> },
+}
+
+impl ConnectError {
+    /// What one round of attempts came to.
+    pub(crate) fn of_round(failures: &[ConnectError]) -> Option<Self> {
+        match failures {
+            [] => None,
+            [one] => Some(one.clone()),
+            several => Some(ConnectError::NoServer {
+                failures: several.to_vec(),
+            }),
+        }
+    }
+}
+
+fn each(failures: &[ConnectError]) -> String {
+    let brief = |error: &ConnectError| match error {
+        ConnectError::Unreachable { server, cause } => format!("{server}: {cause}"),
+        other => other.to_string(),
+    };
+    let texts: Vec<String> = failures.iter().map(brief).collect();
+    texts.join("; ")
 }
 
 /// Why a request has no good answer. The variant says what became of it.

@@ -24,6 +24,7 @@
 //!
 //! | what | bound | at the bound |
 //! |---|---|---|
+//! | addresses of servers | given; each is tried in turn | pauses of [`Builder::backoff`] between rounds |
 //! | publishes queued or unanswered | [`Builder::publish_window_bytes`] | sending waits, at most the publish's deadline |
 //! | publish bytes unanswered per connection | the server's window, from hello | they stay queued |
 //! | records in one frame put together here | 4 096, 256 KiB | another frame |
@@ -49,6 +50,7 @@ mod publish;
 mod queue;
 mod record;
 mod route;
+mod servers;
 mod subscribe;
 
 pub use client::Client;
@@ -63,6 +65,7 @@ pub use queue::{
     PeekedRecord, Queue, QueueInfo,
 };
 pub use record::{Batch, Record, MAX_BATCH_BYTES};
+pub use servers::Servers;
 pub use subscribe::{SubscribeOptions, Subscription};
 pub use wire::{
     error::{ErrorCode, WireError},

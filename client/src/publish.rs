@@ -88,7 +88,9 @@ impl Future for Confirm {
 /// partitions`, so one key stays in one partition; one without goes round.
 ///
 /// **Order.** Records given one after the other to the same partition get
-/// ascending offsets, as long as none of them fails and no connection is lost.
+/// ascending offsets, as long as none of them fails, no connection is lost, and
+/// the server [puts none off](crate::Builder::retry_publishes) while others are
+/// under way.
 ///
 /// ```no_run
 /// # async fn example(client: tidegate_client::Client) -> Result<(), Box<dyn std::error::Error>> {

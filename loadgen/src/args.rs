@@ -27,6 +27,7 @@ pub enum Command {
     Saturate(SaturateArguments),
     Abba(AbbaArguments),
     Limits(LimitsArguments),
+    Failover(FailoverArguments),
     Selftest(SelftestArguments),
 }
 
@@ -42,7 +43,7 @@ macro_rules! load_command {
         $(#[$outer])*
         pub struct $name {
             $($(#[$inner])* pub $field: $($type)*,)*
-            /// server address (default 127.0.0.1:7420)
+            /// server address (default 127.0.0.1:7420); several nodes of a cluster as A,B,C: whoever is gone, the run goes on with the others
             #[argh(option, default = "\"127.0.0.1:7420\".into()")]
             pub server: String,
             /// queue name (default: loadgen-MODE); -0, -1... appended with several queues
@@ -229,6 +230,44 @@ pub struct LimitsArguments {
     /// core of the near end of the round trip; the far end runs on the others
     #[argh(option)]
     pub pin_core: Option<usize>,
+    /// write the result here as JSON
+    #[argh(option)]
+    pub json: Option<PathBuf>,
+}
+
+/// Kill the leader of a cluster of its own again and again, and measure how long writes stand still.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "failover")]
+pub struct FailoverArguments {
+    /// server program to start three times
+    #[argh(option)]
+    pub server_bin: PathBuf,
+    /// how many leaders are killed, one after the other (default 5)
+    #[argh(option, default = "5")]
+    pub kills: u32,
+    /// time between kills, in which the node has to come back (default 6s)
+    #[argh(
+        option,
+        from_str_fn(parse_duration),
+        default = "Duration::from_secs(6)"
+    )]
+    pub every: Duration,
+    /// records per second over a durable and a buffered queue (default 500)
+    #[argh(option, from_str_fn(parse_rate), default = "500.0")]
+    pub rate: f64,
+    /// payload bytes, N or A-B (default 1024)
+    #[argh(
+        option,
+        from_str_fn(parse_size),
+        default = "SizeRange { min: 1024, max: 1024 }"
+    )]
+    pub size: SizeRange,
+    /// where the nodes' data goes while it runs (default .)
+    #[argh(option, default = "\".\".into()")]
+    pub dir: PathBuf,
+    /// node N listens for clients on this port plus N, for nodes 100 above (default 7520)
+    #[argh(option, default = "7520")]
+    pub base_port: u16,
     /// write the result here as JSON
     #[argh(option)]
     pub json: Option<PathBuf>,

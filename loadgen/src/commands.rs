@@ -6,6 +6,7 @@ use crate::{
     args::{self, Command, Output},
     environment::Environment,
     error::LoadError,
+    failover,
     limits::Limits,
     plan::{Drive, Settings},
     process,
@@ -47,6 +48,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Saturate(arguments) => saturate(&arguments),
         Command::Abba(arguments) => abba(&arguments),
         Command::Limits(arguments) => limits(&arguments),
+        Command::Failover(arguments) => failover(&arguments),
         Command::Selftest(arguments) => selftest(&arguments),
     }
 }
@@ -209,6 +211,17 @@ fn limits(arguments: &args::LimitsArguments) -> Result<bool, Failure> {
         document.save(path)?;
     }
     Ok(true)
+}
+
+fn failover(arguments: &args::FailoverArguments) -> Result<bool, Failure> {
+    if !(1..=1000).contains(&arguments.kills) || arguments.every.as_secs() < 3 {
+        let text = "--kills is 1 to 1000, and --every at least 3s";
+        return Err(Failure::Usage(text.into()));
+    }
+    if arguments.rate <= 0.0 {
+        return Err(Failure::Usage("--rate is above 0".into()));
+    }
+    Ok(failover::run(arguments)?)
 }
 
 fn selftest(arguments: &args::SelftestArguments) -> Result<bool, Failure> {

@@ -30,8 +30,8 @@ use crate::{
 pub const CLIENT_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 /// Bytes one read may bring.
 const READ_BYTES: usize = 512 * 1024;
-/// How long a handshake or request may take.
-const REQUEST_TIMEOUT_S: u64 = 10;
+/// How long a request may take, and a handshake with a server that is alone.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the hello reply said.
 #[derive(Debug, Clone, Default)]
@@ -51,18 +51,23 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and says hello, wishing for `wished_shard`.
+    /// Connects and says hello, wishing for `wished_shard`; the reply may take
+    /// as long as `timeout`.
     ///
     /// # Errors
     /// Not reachable, refused, another protocol, or no reply in time.
-    pub fn open(server: &str, wished_shard: u16) -> Result<Connection, LoadError> {
+    pub fn open(
+        server: &str,
+        wished_shard: u16,
+        timeout: Duration,
+    ) -> Result<Connection, LoadError> {
         let stream = TcpStream::connect(server).map_err(|source| LoadError::Connect {
             server: server.to_owned(),
             source,
         })?;
         stream.set_nodelay(true).map_err(LoadError::io("nodelay"))?;
         stream
-            .set_read_timeout(Some(Duration::from_secs(REQUEST_TIMEOUT_S)))
+            .set_read_timeout(Some(timeout))
             .map_err(LoadError::io("read timeout"))?;
         let mut connection = Connection {
             frames: FrameReader::default(),
@@ -82,6 +87,10 @@ impl Connection {
             codec::encode(out, 1, &hello)
         })?;
         let reply = codec::decode::<HelloReply>(&reply)?;
+        connection
+            .stream
+            .set_read_timeout(Some(REQUEST_TIMEOUT))
+            .map_err(LoadError::io("read timeout"))?;
         connection.peer = Peer {
             shards: reply.shards.to_native(),
             window_bytes: reply.window_bytes.to_native().into(),
@@ -112,7 +121,7 @@ impl Connection {
                 };
             }
             if !self.fill()? {
-                return Err(LoadError::Timeout(what, REQUEST_TIMEOUT_S));
+                return Err(LoadError::Timeout(what, REQUEST_TIMEOUT.as_secs()));
             }
         }
     }

@@ -6,6 +6,8 @@
 //! 2. Latency is taken once per read, right after it: what waited in the
 //!    socket counts as waiting.
 //! 3. A consumer never holds a delivery back: it reads on while its own writes wait.
+//! 4. What it held when its connection was lost is not its to settle any more: it
+//!    comes again, flagged.
 
 use std::{
     collections::HashMap,
@@ -14,10 +16,11 @@ use std::{
 
 use wire::{
     codec,
+    error::ErrorCode,
     frame::{FrameHeader, Kind},
     message::{
-        Credit, Deliver, Ping, Settle, SettleConfirm, SettleItem, Subscribe, Subscribed,
-        DELIVERY_REDELIVERED, SETTLE_CONFIRM,
+        Credit, Deliver, Error as ErrorBody, Ping, Settle, SettleConfirm, SettleItem, Subscribe,
+        Subscribed, DELIVERY_REDELIVERED, SETTLE_CONFIRM,
     },
     record::Records,
     vocabulary::SettleKind,
@@ -25,10 +28,11 @@ use wire::{
 
 use crate::{
     conn::{self, Connection},
+    door::Door,
     error::LoadError,
     latency::Latency,
     payload::Trace,
-    producer::Target,
+    producer::{Resumed, Target},
     series::Recorder,
     session::Session,
     sys,
@@ -37,6 +41,10 @@ use crate::{
 
 const IDLE_NS: u64 = 20_000_000;
 const SUBSCRIBE_TIMEOUT_S: u64 = 10;
+/// Correlation ids of subscribes, above those of settles.
+const SUBSCRIBE_BASE: u64 = 1 << 62;
+/// Before a subscribe that the server put off is sent again.
+const PUT_OFF_NS: u64 = 20_000_000;
 
 /// What a consumer is told to do.
 pub struct ConsumerSpec {
@@ -69,6 +77,10 @@ pub struct ConsumerReport {
     /// Records of other runs: settled, not measured.
     pub foreign: u64,
     pub settles_refused: u64,
+    /// Connections that were lost and made again.
+    pub reconnects: u64,
+    /// For each fault that was told, when deliveries of each row went on.
+    pub resumed: Vec<Resumed>,
     pub failure: Option<LoadError>,
 }
 
@@ -93,6 +105,7 @@ struct Sampled {
 }
 
 pub struct Consumer {
+    door: Door,
     connection: Connection,
     session: Arc<Session>,
     spec: ConsumerSpec,
@@ -102,6 +115,8 @@ pub struct Consumer {
     touched: Vec<usize>,
     sampled: HashMap<u64, Sampled>,
     subscribed: usize,
+    /// Subscriptions that the server put off, and when to ask again.
+    put_off: Vec<(usize, u64)>,
     settle_frames: u64,
     settled: u64,
     received: u64,
@@ -109,7 +124,16 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    pub fn new(connection: Connection, session: Arc<Session>, spec: ConsumerSpec) -> Self {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody is there.
+    pub fn new(
+        mut door: Door,
+        session: Arc<Session>,
+        spec: ConsumerSpec,
+    ) -> Result<Self, LoadError> {
+        let connection = door.open()?;
         let rows = || (0..spec.rows).map(|_| Latency::default()).collect();
         let report = ConsumerReport {
             receive: rows(),
@@ -130,7 +154,8 @@ impl Consumer {
                 next_sequence: vec![0; spec.producers],
             })
             .collect();
-        Consumer {
+        Ok(Consumer {
+            door,
             connection,
             session,
             spec,
@@ -139,11 +164,12 @@ impl Consumer {
             touched: vec![],
             sampled: HashMap::new(),
             subscribed: 0,
+            put_off: vec![],
             settle_frames: 0,
             settled: 0,
             received: 0,
             pong: false,
-        }
+        })
     }
 
     /// Subscribes to every target and waits until all are subscribed.
@@ -151,18 +177,7 @@ impl Consumer {
     /// # Errors
     /// Refused, broken, or not answered in time.
     pub fn subscribe(&mut self) -> Result<(), LoadError> {
-        for (number, subscription) in self.subscriptions.iter().enumerate() {
-            let body = Subscribe {
-                queue_id: subscription.target.queue_id,
-                partition: subscription.target.partition,
-                subscription: number as u32,
-                credit_records: self.spec.credit_records,
-                credit_bytes: self.spec.credit_bytes,
-                ..Default::default()
-            };
-            codec::encode(&mut self.connection.out.bytes, number as u64 + 1, &body)?;
-        }
-        self.connection.start()?;
+        self.ask_for_all()?;
         let deadline = sys::now_ns() + SUBSCRIBE_TIMEOUT_S * 1_000_000_000;
         while self.subscribed < self.subscriptions.len() {
             if sys::now_ns() >= deadline {
@@ -171,6 +186,61 @@ impl Consumer {
             self.turn()?;
         }
         Ok(())
+    }
+
+    fn ask_for_all(&mut self) -> Result<(), LoadError> {
+        for number in 0..self.subscriptions.len() {
+            self.ask_for(number)?;
+        }
+        self.connection.start()
+    }
+
+    fn ask_for(&mut self, number: usize) -> Result<(), LoadError> {
+        let Some(subscription) = self.subscriptions.get(number) else {
+            return Ok(());
+        };
+        let body = Subscribe {
+            queue_id: subscription.target.queue_id,
+            partition: subscription.target.partition,
+            subscription: number as u32,
+            credit_records: self.spec.credit_records,
+            credit_bytes: self.spec.credit_bytes,
+            ..Default::default()
+        };
+        let correlation = SUBSCRIBE_BASE + number as u64;
+        codec::encode(&mut self.connection.out.bytes, correlation, &body)?;
+        Ok(())
+    }
+
+    /// Goes on elsewhere; false when the run is over.
+    fn reconnect(&mut self) -> Result<bool, LoadError> {
+        let session = self.session.clone();
+        let over = || session.aborted() || session.consumers_stopped();
+        let Some(connection) = self.door.reopen(&over)? else {
+            return Ok(false);
+        };
+        self.connection = connection;
+        self.report.reconnects += 1;
+        self.touched.clear();
+        self.sampled.clear();
+        self.put_off.clear();
+        self.subscribed = 0;
+        for subscription in &mut self.subscriptions {
+            subscription.items.clear();
+            subscription.used_records = 0;
+            subscription.used_bytes = 0;
+        }
+        self.ask_for_all()?;
+        Ok(true)
+    }
+
+    /// One turn; false when the run is over while nobody is there.
+    fn turn_or_reconnect(&mut self) -> Result<bool, LoadError> {
+        match self.turn() {
+            Ok(()) => Ok(true),
+            Err(error) if self.door.has_others() && error.is_loss() => self.reconnect(),
+            Err(error) => Err(error),
+        }
     }
 
     /// Runs until the session stops it. Always reports.
@@ -185,19 +255,24 @@ impl Consumer {
 
     fn drive(&mut self) -> Result<(), LoadError> {
         while !self.session.consumers_stopped() && !self.session.aborted() {
-            self.turn()?;
+            if !self.turn_or_reconnect()? {
+                return Ok(());
+            }
         }
         // The server reads in order: with the pong it has read every settle.
         codec::encode(&mut self.connection.out.bytes, 1, &Ping::default())?;
         let deadline = sys::now_ns() + 2_000_000_000;
         while (!self.pong || !self.sampled.is_empty()) && sys::now_ns() < deadline {
-            self.turn()?;
+            if !self.turn_or_reconnect()? {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
     /// Waits, reads once, handles what came, answers.
     fn turn(&mut self) -> Result<(), LoadError> {
+        self.ask_again()?;
         self.connection.flush()?;
         if !self.connection.wait(IDLE_NS)?.read {
             return Ok(());
@@ -217,12 +292,26 @@ impl Consumer {
         Ok(())
     }
 
+    fn ask_again(&mut self) -> Result<(), LoadError> {
+        if self.put_off.is_empty() {
+            return Ok(());
+        }
+        let now = sys::now_ns();
+        for (number, at) in std::mem::take(&mut self.put_off) {
+            match at <= now {
+                true => self.ask_for(number)?,
+                false => self.put_off.push((number, at)),
+            }
+        }
+        Ok(())
+    }
+
     fn read_frames(&mut self, now: u64) -> Result<(), LoadError> {
         let mut notes = Notes {
             report: &mut self.report,
             touched: &mut self.touched,
             received: &mut self.received,
-            run: self.session.run,
+            session: &self.session,
             now,
             measure_from: self.session.measure_from_ns(),
             series: self.spec.series,
@@ -239,6 +328,21 @@ impl Consumer {
                     self.subscribed += 1;
                 }
                 Some(Kind::Pong) => self.pong = true,
+                Some(Kind::Error) if header.correlation != 0 && self.door.has_others() => {
+                    let code = codec::decode::<ErrorBody>(body)?.code.to_native();
+                    let put_off = ErrorCode::from_raw(code) == Some(ErrorCode::Unavailable);
+                    match header.correlation.checked_sub(SUBSCRIBE_BASE) {
+                        Some(number) if put_off => {
+                            self.put_off.push((number as usize, now + PUT_OFF_NS));
+                        }
+                        Some(_) => return Err(conn::refusal("subscribe", body)),
+                        // A settle: its record comes again, flagged, or is gone.
+                        None => {
+                            self.sampled.remove(&header.correlation);
+                            notes.report.settles_refused += 1;
+                        }
+                    }
+                }
                 _ => return Err(other_frame(&header, body)),
             }
         }
@@ -299,7 +403,7 @@ struct Notes<'a> {
     report: &'a mut ConsumerReport,
     touched: &'a mut Vec<usize>,
     received: &'a mut u64,
-    run: u64,
+    session: &'a Session,
     now: u64,
     measure_from: u64,
     series: bool,
@@ -339,7 +443,7 @@ impl Notes<'_> {
                 self.report.corrupt += 1;
                 continue;
             }
-            match Trace::decode(record.payload).filter(|trace| trace.run == self.run) {
+            match Trace::decode(record.payload).filter(|trace| trace.run == self.session.run) {
                 Some(trace) => self.record(subscription, offset, redelivered, &trace),
                 None => self.report.foreign += 1,
             }
@@ -372,6 +476,8 @@ impl Notes<'_> {
             return;
         }
         *self.received += 1;
+        let (row, due) = (subscription.target.row, trace.intended_ns);
+        Resumed::note(&mut self.report.resumed, self.session, row, due, self.now);
         if trace.intended_ns >= self.measure_from {
             if let Some(row) = self.report.receive.get_mut(subscription.target.row) {
                 row.record(self.now.saturating_sub(trace.intended_ns), 1);

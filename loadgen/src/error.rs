@@ -35,6 +35,17 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// The connection is gone, or was never there: another one may do.
+    pub fn is_loss(&self) -> bool {
+        match self {
+            LoadError::Connect { .. } | LoadError::Io { .. } | LoadError::Closed(_) => true,
+            LoadError::Timeout(what, _) | LoadError::Refused { what, .. } => {
+                matches!(*what, "hello" | "the connection")
+            }
+            _ => false,
+        }
+    }
+
     /// Maps an I/O error with what was being done.
     pub fn io(what: &'static str) -> impl FnOnce(io::Error) -> LoadError {
         move |source| LoadError::Io { what, source }

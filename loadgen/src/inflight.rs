@@ -12,6 +12,8 @@ pub struct Pending {
     pub first_sequence: u64,
     pub count: u32,
     pub intended_ns: u64,
+    /// When it was put into the socket's buffer.
+    pub sent_ns: u64,
     /// Length of the publish body, as the window counts it.
     pub body_bytes: u64,
     /// Latency row.
@@ -76,6 +78,17 @@ impl InFlight {
         Ok(pending)
     }
 
+    /// The connection is gone: nothing unanswered will be. Gives how many records
+    /// that were.
+    pub fn lose(&mut self) -> u64 {
+        let records = self.records();
+        self.first = self.next_correlation();
+        self.entries.clear();
+        self.batches = 0;
+        self.bytes = 0;
+        records
+    }
+
     /// Unanswered publishes.
     pub fn batches(&self) -> usize {
         self.batches
@@ -102,6 +115,7 @@ mod tests {
             first_sequence,
             count: 2,
             intended_ns: 0,
+            sent_ns: 0,
             body_bytes: 10,
             row: 0,
             gate: 1,
@@ -126,5 +140,11 @@ mod tests {
         assert_eq!(inflight.answered(3).unwrap().first_sequence, 4);
         assert_eq!((inflight.batches(), inflight.next_correlation()), (0, 4));
         assert!(inflight.answered(1).is_err(), "forgotten");
+        inflight.push(pending(6));
+        inflight.push(pending(8));
+        assert_eq!(inflight.lose(), 4);
+        assert_eq!((inflight.batches(), inflight.bytes()), (0, 0));
+        assert!(inflight.answered(4).is_err(), "lost");
+        assert_eq!(inflight.next_correlation(), 6);
     }
 }

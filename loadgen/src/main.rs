@@ -10,11 +10,14 @@
 
 mod abba;
 mod args;
+mod cluster;
 mod commands;
 mod conn;
 mod consumer;
+mod door;
 mod environment;
 mod error;
+mod failover;
 mod inflight;
 mod latency;
 mod limits;

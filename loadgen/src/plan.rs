@@ -4,17 +4,23 @@ use std::time::Duration;
 
 use wire::{
     codec,
+    error::{ErrorCode, WireError},
     frame::Kind,
     limits::MAX_BATCH_RECORDS,
     message::{Declare, Declared, QueueInfo, QueueInfoReply, ANY_SHARD},
     vocabulary::Mode,
 };
 
-use crate::{conn::Connection, error::LoadError, producer::Target, units::SizeRange};
+use crate::{conn::Connection, error::LoadError, producer::Target, sys, units::SizeRange};
+
+/// How long a declaration is asked for again.
+const PATIENCE_NS: u64 = 10_000_000_000;
+const PAUSE_NS: u64 = 50_000_000;
 
 /// Settings of one run, as typed or defaulted.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// One address, or several nodes of a cluster separated by commas.
     pub server: String,
     /// Queue name; with several queues, `-0`, `-1`… are appended.
     pub queue: String,
@@ -143,7 +149,7 @@ pub fn declare(control: &mut Connection, settings: &Settings) -> Result<Vec<Targ
             partitions: settings.partitions,
             ..Default::default()
         };
-        let reply = control.request("declare", Kind::Declared, |out| {
+        let reply = request_patiently(control, "declare", Kind::Declared, |out| {
             codec::encode(out, u64::from(number) + 1, &body)
         })?;
         let reply = codec::decode::<Declared>(&reply)?;
@@ -159,6 +165,26 @@ pub fn declare(control: &mut Connection, settings: &Settings) -> Result<Vec<Targ
     }
     targets.sort_by_key(|target| (target.shard, target.row));
     Ok(targets)
+}
+
+/// Asks again what a cluster puts off while it elects; nothing of it was done then.
+fn request_patiently(
+    control: &mut Connection,
+    what: &'static str,
+    expected: Kind,
+    encode: impl Fn(&mut Vec<u8>) -> Result<(), WireError>,
+) -> Result<Vec<u8>, LoadError> {
+    let give_up = sys::now_ns() + PATIENCE_NS;
+    loop {
+        match control.request(what, expected, &encode) {
+            Err(LoadError::Refused { code, .. })
+                if code == ErrorCode::Unavailable as u16 && sys::now_ns() < give_up =>
+            {
+                sys::sleep_until(sys::now_ns() + PAUSE_NS);
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// What is in the queues, over all partitions.

@@ -6,6 +6,8 @@
 //! 2. What is due is sent, late or not; nothing is skipped. What a full window
 //!    kept back at the end of the drain is counted as unsent.
 //! 3. Unanswered publish bytes never exceed the window of the hello reply.
+//! 4. A publish is sent once: what was unanswered when its connection was lost is
+//!    unknown, and stays so.
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +24,7 @@ use wire::{
 
 use crate::{
     conn::{self, Connection},
+    door::Door,
     error::LoadError,
     inflight::{InFlight, Pending},
     latency::Latency,
@@ -40,6 +43,8 @@ const BODY_OVERHEAD_BYTES: u64 = 256;
 /// How often a blocked producer looks again.
 const RECHECK_NS: u64 = 200_000;
 const IDLE_NS: u64 = 5_000_000;
+/// How long answers are waited for that a server going away still owes.
+const LEAVE_NS: u64 = 1_000_000_000;
 
 /// One partition that is published to.
 #[derive(Debug, Clone)]
@@ -100,10 +105,40 @@ pub struct ProducerReport {
     pub weak_confirms: u64,
     /// Error code to records.
     pub errors: BTreeMap<u16, u64>,
+    /// Connections that were lost and made again.
+    pub reconnects: u64,
+    /// Records that were unanswered then.
+    pub lost_answers: u64,
+    /// For each fault that was told, when each row was confirmed again.
+    pub resumed: Vec<Resumed>,
     pub failure: Option<LoadError>,
 }
 
+/// The first confirm, or delivery, of a record sent after a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    pub row: usize,
+    /// Number of the fault, from 1.
+    pub fault: u64,
+    pub at_ns: u64,
+}
+
+impl Resumed {
+    /// Notes that row `row` goes on, with a record sent at `sent_ns`.
+    pub fn note(found: &mut Vec<Resumed>, session: &Session, row: usize, sent_ns: u64, at_ns: u64) {
+        let Some(fault) = session.fault_before(sent_ns) else {
+            return;
+        };
+        let known = |other: &&Resumed| other.row == row && other.fault == fault;
+        // The latest are last, and few.
+        if found.iter().rev().take(64).find(known).is_none() {
+            found.push(Resumed { row, fault, at_ns });
+        }
+    }
+}
+
 pub struct Producer {
+    door: Door,
     connection: Connection,
     session: Arc<Session>,
     spec: ProducerSpec,
@@ -115,21 +150,29 @@ pub struct Producer {
     records: Vec<u8>,
     /// Closed pace only: hold back after a refusal until then.
     paused_until_ns: u64,
+    /// The server goes away: nothing more is sent, and this long is waited.
+    leave_ns: Option<u64>,
 }
 
 impl Producer {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody is there.
     pub fn new(
-        connection: Connection,
+        mut door: Door,
         session: Arc<Session>,
         spec: ProducerSpec,
         payloads: PayloadMaker,
-    ) -> Self {
+    ) -> Result<Self, LoadError> {
+        let connection = door.open()?;
         let report = ProducerReport {
             number: spec.number,
             confirm: (0..spec.rows).map(|_| Latency::default()).collect(),
             ..Default::default()
         };
-        Producer {
+        Ok(Producer {
+            door,
             connection,
             session,
             spec,
@@ -140,7 +183,8 @@ impl Producer {
             next_target: 0,
             records: Vec::new(),
             paused_until_ns: 0,
-        }
+            leave_ns: None,
+        })
     }
 
     /// Runs to the end of the schedule and drain. Always reports.
@@ -162,18 +206,56 @@ impl Producer {
         self.connection.start()?;
         sys::sleep_until(self.session.start_ns());
         loop {
-            let now = sys::now_ns();
-            let blocked = self.send_due(now)?;
-            let flushed = self.connection.flush()?;
-            if self.finished(now) {
-                return Ok(());
-            }
-            let timeout = self.wait_ns(now, blocked || !flushed);
-            if self.connection.wait(timeout)?.read {
-                self.connection.fill()?;
-                self.read_frames(sys::now_ns())?;
+            match self.turn() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) if self.door.has_others() && error.is_loss() => {
+                    if !self.reconnect()? {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Sends what is due, waits, reads what came; true at the end.
+    fn turn(&mut self) -> Result<bool, LoadError> {
+        let now = sys::now_ns();
+        let blocked = match self.leave_ns {
+            None => self.send_due(now)?,
+            Some(until) if self.inflight.batches() == 0 || now >= until => {
+                return Err(LoadError::Closed("the server is going away"));
+            }
+            Some(_) => true,
+        };
+        let flushed = self.connection.flush()?;
+        if self.finished(now) {
+            return Ok(true);
+        }
+        let timeout = self.wait_ns(now, blocked || !flushed);
+        if self.connection.wait(timeout)?.read {
+            self.connection.fill()?;
+            self.read_frames(sys::now_ns())?;
+        }
+        Ok(false)
+    }
+
+    /// Goes on elsewhere; false when the run is over.
+    fn reconnect(&mut self) -> Result<bool, LoadError> {
+        let lost = self.inflight.lose();
+        self.report.lost_answers += lost;
+        self.session.counters.unknown.fetch_add(lost, Relaxed);
+        self.leave_ns = None;
+        let session = self.session.clone();
+        let over = || session.aborted() || sys::now_ns() >= session.give_up_ns();
+        let Some(connection) = self.door.reopen(&over)? else {
+            return Ok(false);
+        };
+        connection.start()?;
+        self.connection = connection;
+        self.report.reconnects += 1;
+        Ok(true)
     }
 
     fn finished(&self, now: u64) -> bool {
@@ -329,6 +411,7 @@ impl Producer {
             first_sequence: self.sequence,
             count,
             intended_ns,
+            sent_ns: sys::now_ns(),
             body_bytes,
             row: target.row,
             gate: target.mode.confirm_gate() as u8,
@@ -349,6 +432,8 @@ impl Producer {
                         let count = item.count.to_native();
                         note_confirm(&mut self.report, &answered, count, item.boundary)?;
                         confirmed += u64::from(count);
+                        let (row, sent) = (answered.row, answered.sent_ns);
+                        Resumed::note(&mut self.report.resumed, &self.session, row, sent, now);
                         if answered.intended_ns >= measure_from {
                             let latency = now.saturating_sub(answered.intended_ns);
                             if let Some(row) = self.report.confirm.get_mut(answered.row) {
@@ -369,6 +454,9 @@ impl Producer {
                         Outcome::Unknown => unknown += count,
                     }
                     self.paused_until_ns = now + IDLE_NS;
+                }
+                Some(Kind::GoingAway) if self.door.has_others() => {
+                    self.leave_ns.get_or_insert(now + LEAVE_NS);
                 }
                 _ => return Err(other_frame(&header, body)),
             }

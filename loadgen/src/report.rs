@@ -112,6 +112,10 @@ pub struct Counts {
     pub foreign: u64,
     pub settled: u64,
     pub settles_refused: u64,
+    /// Connections that were lost and made again.
+    pub reconnects: u64,
+    /// Records among the unknown that were unanswered on a lost connection.
+    pub lost_answers: u64,
     /// Left in the queues after the run.
     pub left_in_queues: Option<u64>,
     /// Error code to records.
@@ -172,12 +176,9 @@ impl RunReport {
 
 impl Document {
     pub fn new(environment: Environment, runs: Vec<RunReport>) -> Document {
-        let mut words = std::env::args();
-        let _ = words.next();
-        let command = std::iter::once("loadgen".to_owned()).chain(words);
         Document {
             format: 1,
-            command: command.collect::<Vec<_>>().join(" "),
+            command: command(),
             environment,
             limits_before: None,
             limits_after: None,
@@ -198,6 +199,13 @@ impl Document {
         text.push('\n');
         std::fs::write(path, text).map_err(LoadError::io("cannot write the result file"))
     }
+}
+
+/// The command line as typed, without the program's path.
+pub fn command() -> String {
+    let words = std::env::args().skip(1);
+    let words: Vec<String> = std::iter::once("loadgen".to_owned()).chain(words).collect();
+    words.join(" ")
 }
 
 fn series(findings: &Findings) -> Vec<Second> {
@@ -251,6 +259,8 @@ fn count(findings: &Findings) -> Counts {
     for producer in &findings.producers {
         counts.unsent += producer.unsent;
         counts.weak_confirms += producer.weak_confirms;
+        counts.reconnects += producer.reconnects;
+        counts.lost_answers += producer.lost_answers;
         for (code, records) in &producer.errors {
             *counts.errors.entry(*code).or_default() += records;
         }
@@ -258,6 +268,7 @@ fn count(findings: &Findings) -> Counts {
     counts.unknown = counts.sent.saturating_sub(counts.confirmed + counts.failed);
     for consumer in &findings.consumers {
         counts.foreign += consumer.foreign;
+        counts.reconnects += consumer.reconnects;
         counts.settles_refused += consumer.settles_refused;
     }
     counts

@@ -17,6 +17,7 @@ use wire::message::ANY_SHARD;
 use crate::{
     conn::Connection,
     consumer::{Consumer, ConsumerReport, ConsumerSpec},
+    door::{self, Door},
     error::LoadError,
     payload::{self, PayloadMaker},
     plan::{self, Drive, Settings},
@@ -60,20 +61,35 @@ pub struct Findings {
 /// # Errors
 /// The run could not start. What breaks a running one is inside the findings.
 pub fn run(settings: &Settings) -> Result<Findings, LoadError> {
+    beside(settings, |_, _| ())
+}
+
+/// The same, with something that happens meanwhile, on a thread of its own: it
+/// begins with the load and is awaited at the end.
+///
+/// # Errors
+/// As [`run`].
+pub fn beside<F>(settings: &Settings, meanwhile: F) -> Result<Findings, LoadError>
+where
+    F: FnOnce(Arc<Session>, Vec<Target>) + Send + 'static,
+{
     let pid = server_pid(settings);
     let before = sys::affinity().map_err(LoadError::io("affinity"))?;
     if let Some(core) = settings.pin_core {
         sys::set_affinity(&[core]).map_err(LoadError::io("cannot pin to that core"))?;
     }
-    let found = pinned(settings, pid);
+    let found = pinned(settings, pid, meanwhile);
     if settings.pin_core.is_some() {
         sys::set_affinity(&before).map_err(LoadError::io("affinity"))?;
     }
     found
 }
 
-fn pinned(settings: &Settings, pid: Option<u32>) -> Result<Findings, LoadError> {
-    let mut control = Connection::open(&settings.server, ANY_SHARD)?;
+fn pinned<F>(settings: &Settings, pid: Option<u32>, meanwhile: F) -> Result<Findings, LoadError>
+where
+    F: FnOnce(Arc<Session>, Vec<Target>) + Send + 'static,
+{
+    let mut control = Door::new(&settings.server, ANY_SHARD, 0).open()?;
     let targets = plan::declare(&mut control, settings)?;
     let session = Arc::new(Session::new(payload::mix(
         sys::now_ns() ^ u64::from(std::process::id()) << 32,
@@ -89,6 +105,11 @@ fn pinned(settings: &Settings, pid: Option<u32>) -> Result<Findings, LoadError> 
     );
     let consumers = spawn("consumer", consumers, Consumer::run)?;
     let producers = spawn("producer", producers, Producer::run)?;
+    let beside = (session.clone(), targets.clone());
+    let beside = thread::Builder::new()
+        .name("meanwhile".to_owned())
+        .spawn(move || meanwhile(beside.0, beside.1))
+        .map_err(LoadError::io("cannot start a thread"))?;
 
     let mut moments = Vec::new();
     let window = Window::observe(&session, pid, &mut || {
@@ -109,8 +130,13 @@ fn pinned(settings: &Settings, pid: Option<u32>) -> Result<Findings, LoadError> 
     let left = if session.aborted() {
         None
     } else {
+        if door::addresses(&settings.server).count() > 1 {
+            // The node that it was with may be gone.
+            control = Door::new(&settings.server, ANY_SHARD, 0).open()?;
+        }
         await_empty(&mut control, &targets, settings.consumers > 0)
     };
+    join(vec![beside])?;
     Ok(Findings {
         producers,
         consumers,
@@ -129,7 +155,11 @@ fn pinned(settings: &Settings, pid: Option<u32>) -> Result<Findings, LoadError> 
 /// The server's process: as given, or found by its port.
 pub fn server_pid(settings: &Settings) -> Option<u32> {
     settings.server_pid.or_else(|| {
-        let address: Option<SocketAddr> = settings.server.to_socket_addrs().ok()?.next();
+        let mut addresses = door::addresses(&settings.server);
+        let server = addresses.next()?;
+        // One of several would be taken for all of them.
+        let alone = addresses.next().is_none();
+        let address: Option<SocketAddr> = server.to_socket_addrs().ok()?.next().filter(|_| alone);
         process::listener_pid(&address.filter(|address| address.ip().is_loopback())?)
     })
 }
@@ -142,7 +172,8 @@ fn open_consumers(
     (0..settings.consumers)
         .map(|number| {
             let targets = plan::share(targets, number, settings.consumers);
-            let connection = Connection::open(&settings.server, plan::wished_shard(&targets))?;
+            let shard = plan::wished_shard(&targets);
+            let door = Door::new(&settings.server, shard, number as usize);
             let (credit_records, credit_bytes) = settings.credit(targets.len());
             let spec = ConsumerSpec {
                 targets,
@@ -153,7 +184,7 @@ fn open_consumers(
                 rows: settings.modes.len(),
                 series: settings.series,
             };
-            let mut consumer = Consumer::new(connection, session.clone(), spec);
+            let mut consumer = Consumer::new(door, session.clone(), spec)?;
             consumer.subscribe()?;
             Ok(consumer)
         })
@@ -168,7 +199,8 @@ fn open_producers(
     (0..settings.producers)
         .map(|number| {
             let targets = plan::share(targets, number, settings.producers);
-            let connection = Connection::open(&settings.server, plan::wished_shard(&targets))?;
+            let shard = plan::wished_shard(&targets);
+            let door = Door::new(&settings.server, shard, number as usize);
             let spec = ProducerSpec {
                 number,
                 targets,
@@ -180,7 +212,7 @@ fn open_producers(
                 series: settings.series,
             };
             let payloads = PayloadMaker::new(settings.size, session.run ^ u64::from(number));
-            Ok(Producer::new(connection, session.clone(), spec, payloads))
+            Producer::new(door, session.clone(), spec, payloads)
         })
         .collect()
 }

@@ -12,7 +12,7 @@ use std::{
 use wire::{message::ANY_SHARD, vocabulary::Mode};
 
 use crate::{
-    conn::Connection,
+    conn::{Connection, REQUEST_TIMEOUT},
     error::LoadError,
     plan::{Drive, Settings},
     report::RunReport,
@@ -172,7 +172,7 @@ impl OwnServer {
             if let Some(status) = server.child.try_wait().map_err(io())? {
                 return Err(LoadError::Impossible(format!("the server ended: {status}")));
             }
-            match Connection::open(&server.address, ANY_SHARD) {
+            match Connection::open(&server.address, ANY_SHARD, REQUEST_TIMEOUT) {
                 Ok(_) => return Ok(server),
                 Err(error) if sys::now_ns() >= deadline => return Err(error),
                 Err(_) => sys::sleep_until(sys::now_ns() + 50_000_000),

@@ -2,7 +2,10 @@
 //!
 //! Never holds anything that a hot path must lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Counters that only grow. Each thread adds once per turn.
 #[derive(Debug, Default)]
@@ -51,6 +54,10 @@ pub struct Session {
     give_up_ns: AtomicU64,
     stop_consumers: AtomicBool,
     abort: AtomicBool,
+    /// Faults told so far, and the time from which records count as sent after
+    /// the last one.
+    faults: AtomicU64,
+    after_fault_ns: AtomicU64,
 }
 
 impl Session {
@@ -64,7 +71,27 @@ impl Session {
             give_up_ns: AtomicU64::new(u64::MAX),
             stop_consumers: AtomicBool::new(false),
             abort: AtomicBool::new(false),
+            faults: AtomicU64::new(0),
+            after_fault_ns: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// A fault is over that the run is to recover from: records sent from
+    /// `after_ns` on are its proof. Gives its number, from 1.
+    pub fn tell_fault(&self, after_ns: u64) -> u64 {
+        // In this order a reader between the two finds nothing.
+        self.after_fault_ns.store(u64::MAX, SeqCst);
+        let number = self.faults.fetch_add(1, SeqCst) + 1;
+        self.after_fault_ns.store(after_ns, SeqCst);
+        number
+    }
+
+    /// The fault that a record sent at `sent_ns` comes after, if it is the last one.
+    pub fn fault_before(&self, sent_ns: u64) -> Option<u64> {
+        if sent_ns < self.after_fault_ns.load(SeqCst) {
+            return None;
+        }
+        Some(self.faults.load(SeqCst)).filter(|fault| *fault > 0)
     }
 
     /// Sets the times, before producers start.

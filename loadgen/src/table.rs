@@ -321,7 +321,7 @@ fn checks(out: &mut String, report: &RunReport) {
         .map_or("?".to_owned(), group_thousands);
     let _ = writeln!(
         out,
-        "  counts      sent {} confirmed {} failed {} unknown {} unsent {} | received {} settled {} refused {} foreign {} left {left}",
+        "  counts      sent {} confirmed {} failed {} unknown {} unsent {} | received {} settled {} refused {} foreign {} left {left}{}",
         group_thousands(counts.sent),
         group_thousands(counts.confirmed),
         group_thousands(counts.failed),
@@ -331,6 +331,13 @@ fn checks(out: &mut String, report: &RunReport) {
         group_thousands(counts.settled),
         counts.settles_refused,
         group_thousands(counts.foreign),
+        match counts.reconnects {
+            0 => String::new(),
+            times => format!(
+                " | connected again {times} times, {} records unanswered then",
+                group_thousands(counts.lost_answers)
+            ),
+        },
     );
     let _ = writeln!(
         out,

@@ -6,12 +6,8 @@ use argh::FromArgs;
 use client::Client;
 
 use super::{
-    describe::FrontiersJson,
-    failure::Failure,
-    output::Output,
-    patience::Patience,
-    queue::parse_positive,
-    session::{self, default_server},
+    describe::FrontiersJson, failure::Failure, output::Output, patience::Patience,
+    queue::parse_positive, session,
 };
 
 /// Wait until everything that a queue has taken so far is durable on its
@@ -32,9 +28,10 @@ pub struct Barrier {
     )]
     deadline: Duration,
 
-    /// server to ask (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object per partition
     #[argh(switch)]

@@ -15,7 +15,7 @@ use super::{
     failure::Failure,
     output::Output,
     patience::Patience,
-    session::{self, default_server},
+    session,
 };
 use crate::config::parse_duration;
 
@@ -57,9 +57,10 @@ pub struct Consume {
     #[argh(switch)]
     no_ack: bool,
 
-    /// server to consume from (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to consume from (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object per record
     #[argh(switch)]

@@ -12,12 +12,8 @@ use tokio::{
 use wire::limits::MAX_RECORD_BYTES;
 
 use super::{
-    check_name,
-    failure::Failure,
-    output::Output,
-    patience::Patience,
-    queue::parse_positive,
-    session::{self, default_server},
+    check_name, failure::Failure, output::Output, patience::Patience, queue::parse_positive,
+    session,
 };
 
 /// Confirms awaited at once; above it reading input waits.
@@ -62,9 +58,10 @@ pub struct Publish {
     #[argh(option, arg_name = "dur", from_str_fn(parse_positive))]
     deadline: Option<Duration>,
 
-    /// server to publish to (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to publish to (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object per record, also for those that fail
     #[argh(switch)]

@@ -15,7 +15,7 @@ use super::{
     failure::Failure,
     output::Output,
     patience::Patience,
-    session::{self, default_server},
+    session,
 };
 use crate::config::parse_duration;
 
@@ -62,9 +62,10 @@ struct Declare {
     #[argh(option, arg_name = "dur", from_str_fn(parse_positive))]
     lease: Option<Duration>,
 
-    /// server to ask (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object
     #[argh(switch)]
@@ -75,9 +76,10 @@ struct Declare {
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "list", help_triggers("-h", "--help"))]
 struct List {
-    /// server to ask (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object per queue
     #[argh(switch)]
@@ -92,9 +94,10 @@ struct Info {
     #[argh(positional)]
     name: String,
 
-    /// server to ask (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object
     #[argh(switch)]
@@ -121,9 +124,10 @@ struct Peek {
     #[argh(option, arg_name = "offset", default = "0")]
     from: u64,
 
-    /// server to ask (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object per record
     #[argh(switch)]
@@ -138,9 +142,10 @@ struct Purge {
     #[argh(positional)]
     name: String,
 
-    /// server to ask (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object
     #[argh(switch)]
@@ -155,9 +160,10 @@ struct Delete {
     #[argh(positional)]
     name: String,
 
-    /// server to ask (default: 127.0.0.1:7420)
-    #[argh(option, arg_name = "addr", default = "default_server()")]
-    server: String,
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
 
     /// print one JSON object
     #[argh(switch)]

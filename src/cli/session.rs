@@ -2,20 +2,19 @@
 
 use std::{future::Future, process::ExitCode, time::Duration};
 
-use client::Client;
+use client::{Client, Servers};
 
 use super::{failure::Failure, output::Output};
 
 /// Where a server listens unless it is told otherwise.
-pub fn default_server() -> String {
-    "127.0.0.1:7420".to_owned()
-}
+const DEFAULT_SERVER: &str = "127.0.0.1:7420";
 
 /// How long a command waits at its end for what is still under way.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects, runs `command`, closes, and reports a failure.
-pub fn run<F, Fut>(server: &str, json: bool, command: F) -> ExitCode
+/// Connects to one of `servers` (none named: the default), runs `command`,
+/// closes, and reports a failure.
+pub fn run<F, Fut>(servers: &[String], json: bool, command: F) -> ExitCode
 where
     F: FnOnce(Client, Output) -> Fut,
     Fut: Future<Output = Result<(), Failure>>,
@@ -29,7 +28,11 @@ where
     };
     let result = runtime.block_on(async {
         let name = concat!("tidegate-cli/", env!("CARGO_PKG_VERSION"));
-        let client = Client::builder().name(name).connect(server).await?;
+        let servers = match servers {
+            [] => Servers::from(DEFAULT_SERVER),
+            named => Servers::from(named),
+        };
+        let client = Client::builder().name(name).connect(servers).await?;
         let result = command(client.clone(), Output::new(json)).await;
         client.close(CLOSE_TIMEOUT).await;
         result

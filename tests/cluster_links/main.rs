@@ -6,6 +6,7 @@ mod support;
 
 mod crowds;
 mod directory;
+mod failover;
 mod forged;
 mod linking;
 mod net;

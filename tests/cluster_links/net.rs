@@ -14,11 +14,14 @@ use crate::support::{
 
 static NEXT: AtomicU8 = AtomicU8::new(0);
 const PORT: u16 = 7501;
+const CLIENT_PORT: u16 = 7420;
 
 /// Loopback addresses of one cluster's nodes.
 pub struct Net {
     nodes: u32,
     first: [u8; 4],
+    /// Added to the ports: there are more clusters than addresses.
+    round: u16,
 }
 
 impl Net {
@@ -26,17 +29,22 @@ impl Net {
     pub fn new(nodes: u32) -> Self {
         let [_, _, high, low] = std::process::id().to_be_bytes();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        assert!(number < 42);
         Net {
             nodes,
-            first: [127, high.max(1), low, number * 6],
+            first: [127, high.max(1), low, number % 31 * 8],
+            round: u16::from(number / 31),
         }
     }
 
     /// Where the node listens for others.
     pub fn address(&self, node: u32) -> SocketAddr {
         let [a, b, c, d] = self.first;
-        SocketAddr::from(([a, b, c, d + node as u8], PORT))
+        SocketAddr::from(([a, b, c, d + node as u8], PORT + self.round))
+    }
+
+    /// Where the node listens for clients, if it is told to: the same after a restart.
+    pub fn for_clients(&self, node: u32) -> String {
+        SocketAddr::new(self.address(node).ip(), CLIENT_PORT + self.round).to_string()
     }
 
     /// The line of a configuration file.

@@ -312,11 +312,13 @@ impl Server {
 
     /// Runs a client command against it.
     pub fn cli(&self, words: &[&str]) -> Output {
+        self.command(&[words, &["--server", &self.address.to_string()]].concat())
+    }
+
+    /// Runs a command that names its servers itself.
+    pub fn command(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command
-            .args(words)
-            .args(["--server", &self.address.to_string()])
-            .stdin(Stdio::null());
+        command.args(words).stdin(Stdio::null());
         command.output().unwrap()
     }
 

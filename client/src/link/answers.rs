@@ -52,7 +52,7 @@ impl Shared {
                     copies: item.copies,
                 }),
                 None => sent.fail(&Error::unknown(Reason::BadAnswer {
-                    server: self.server.clone(),
+                    server: state.server(),
                     cause: format!(
                         "a confirm of {} records at boundary {} for a publish of {}",
                         item.count, item.boundary, records
@@ -70,7 +70,11 @@ impl Shared {
 
     pub(super) fn take_settle_confirm(&self, correlation: u64, body: &[u8]) -> Result<(), String> {
         let confirm = codec::decode::<SettleConfirm>(body).map_err(|e| e.to_string())?;
-        let Some(Sent::Settle(settle)) = self.lock().sent.remove(&correlation) else {
+        let (settle, server) = {
+            let mut state = self.lock();
+            (state.sent.remove(&correlation), state.server())
+        };
+        let Some(Sent::Settle(settle)) = settle else {
             // Not asked for: it only names what was refused.
             self.count_refused_settles(confirm.refused.len() as u64);
             return Ok(());
@@ -90,7 +94,7 @@ impl Shared {
             None => match boundary {
                 Some(boundary) => Ok(Settled { boundary, copies }),
                 None => Err(SettleError::Request(Error::unknown(Reason::BadAnswer {
-                    server: self.server.clone(),
+                    server: server.clone(),
                     cause: "a settle confirm that names no boundary".to_owned(),
                 }))),
             },
@@ -135,7 +139,14 @@ impl Shared {
         match state.sent.remove(&correlation) {
             Some(Sent::Publish(publish)) => {
                 state.unanswered_bytes = state.unanswered_bytes.saturating_sub(publish.body_bytes);
-                publish.fail(&error);
+                if self.config.retry_publishes && !state.closed && is_put_off(code, &error) {
+                    let now = Instant::now();
+                    state
+                        .outbox
+                        .put_back(correlation, publish.batch, error, now);
+                } else {
+                    publish.fail(&error);
+                }
                 self.wake.notify_one();
             }
             Some(Sent::Request(request)) => request.resolve(Err(error)),
@@ -166,6 +177,11 @@ fn settle_refusal(code: u16, message: String) -> SettleError {
         }
         _ => Reason::Server { code, message }.into(),
     }
+}
+
+/// Nothing of it happened, and the server says that it can be asked again soon.
+fn is_put_off(code: u16, error: &Error) -> bool {
+    !error.is_unknown() && ErrorCode::from_raw(code) == Some(ErrorCode::Unavailable)
 }
 
 /// Conditions that pass by themselves, so that asking again makes sense.

@@ -6,7 +6,9 @@
 //! one frame. Nothing ever waits for company.
 //!
 //! Invariants:
-//! 1. Records of one partition leave in the order they were given.
+//! 1. Records of one partition leave in the order they were given. A frame that
+//!    the server put off is *held* for a pause, and behind it whatever of its
+//!    partition has not left yet; only what had left with it may overtake it.
 //! 2. A frame-to-be holds at most the batch limit of records and, unless it is
 //!    a single record or an explicit batch, at most [`BATCH_BYTES`].
 //! 3. Every waiter is resolved exactly once, by an answer, a loss or its deadline.
@@ -15,7 +17,7 @@
 //! permit belongs to.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{hash_map::Entry, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -26,7 +28,7 @@ use tokio::{
 use wire::limits::MAX_BATCH_RECORDS;
 
 use crate::{
-    config::{ANSWER_GRACE, BATCH_BYTES},
+    config::{ANSWER_GRACE, BATCH_BYTES, LONGEST_RETRY_PAUSE, RETRY_PAUSE},
     error::Error,
     publish::Confirmed,
 };
@@ -63,13 +65,34 @@ impl PublishWaiter {
     }
 }
 
-/// A publish frame that is not written yet.
+/// A publish frame that is not written yet, or not answered yet.
 #[derive(Debug)]
 pub(crate) struct QueuedPublish {
     pub key: PublishKey,
     pub records: Vec<u8>,
     pub count: u32,
     pub waiters: VecDeque<PublishWaiter>,
+    /// What the server said when it put it off, if it did.
+    refused: Option<Refused>,
+}
+
+/// A frame that was answered "nothing was done: retry".
+#[derive(Debug, Clone)]
+struct Refused {
+    error: Error,
+    times: u32,
+    /// Correlation under which it first left: its place among others.
+    order: u64,
+}
+
+/// Frames of a partition that wait for a pause to end.
+#[derive(Debug)]
+struct Held {
+    until: Instant,
+    /// Those that left before, by their order; then those that never did.
+    frames: VecDeque<QueuedPublish>,
+    /// The last one may be joined.
+    open: bool,
 }
 
 /// What can be written now.
@@ -89,39 +112,99 @@ pub(crate) struct Outbox {
     front: u64,
     /// Number of the frame-to-be that a partition's next record may join.
     open: HashMap<(u64, u16), u64>,
+    /// By partition; none of a partition in here has frames with records in `queue`.
+    held: HashMap<(u64, u16), Held>,
 }
 
 impl Outbox {
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.held.is_empty()
     }
 
     /// Queues `waiter.count` encoded records. `alone`: an explicit batch,
     /// which shares its frame with nothing.
     pub fn push(&mut self, key: PublishKey, bytes: &[u8], waiter: PublishWaiter, alone: bool) {
-        let place = (key.queue_id, key.partition);
+        let place = key.place();
+        if let Some(held) = self.held.get_mut(&place) {
+            let last = held.frames.back_mut().filter(|_| held.open && !alone);
+            if let Some(frame) = last.filter(|frame| frame.has_room(key, bytes, &waiter)) {
+                return frame.join(bytes, waiter);
+            }
+            held.open = !alone;
+            return held
+                .frames
+                .push_back(QueuedPublish::new(key, bytes, waiter));
+        }
         let next = self.front + self.queue.len() as u64;
         if alone {
             self.open.remove(&place);
         } else if let Some(batch) = self.open_batch(place) {
-            let fits = batch.records.len() + bytes.len() <= BATCH_BYTES
-                && batch.count + waiter.count <= MAX_BATCH_RECORDS;
-            if batch.key == key && fits {
-                batch.records.extend_from_slice(bytes);
-                batch.count += waiter.count;
-                batch.waiters.push_back(waiter);
-                return;
+            if batch.has_room(key, bytes, &waiter) {
+                return batch.join(bytes, waiter);
             }
         }
         if !alone {
             self.open.insert(place, next);
         }
-        self.queue.push_back(QueuedPublish {
-            key,
-            records: bytes.to_vec(),
-            count: waiter.count,
-            waiters: VecDeque::from([waiter]),
+        self.queue.push_back(QueuedPublish::new(key, bytes, waiter));
+    }
+
+    /// The server put the frame off that left as `correlation`: it and what of
+    /// its partition is still here wait for a pause.
+    pub fn put_back(
+        &mut self,
+        correlation: u64,
+        mut frame: QueuedPublish,
+        error: Error,
+        now: Instant,
+    ) {
+        if frame.waiters.is_empty() {
+            return;
+        }
+        let (times, order) = match &frame.refused {
+            Some(before) => (before.times.saturating_add(1), before.order),
+            None => (1, correlation),
+        };
+        frame.refused = Some(Refused {
+            error,
+            times,
+            order,
         });
+        let place = frame.key.place();
+        let held = match self.held.entry(place) {
+            Entry::Occupied(held) => held.into_mut(),
+            Entry::Vacant(vacant) => {
+                self.open.remove(&place);
+                let of_place = |frame: &&mut QueuedPublish| frame.key.place() == place;
+                let waiting = self.queue.iter_mut().filter(of_place);
+                vacant.insert(Held {
+                    until: now + retry_pause(times),
+                    // An empty one keeps the others' numbers.
+                    frames: waiting.map(QueuedPublish::take).collect(),
+                    open: false,
+                })
+            }
+        };
+        let later = |other: &QueuedPublish| {
+            let refused = other.refused.as_ref();
+            refused.is_none_or(|refused| refused.order > order)
+        };
+        let at = held.frames.iter().position(later);
+        held.frames.insert(at.unwrap_or(held.frames.len()), frame);
+    }
+
+    /// Frames whose pause is over may leave; true when there are any.
+    pub fn release(&mut self, now: Instant) -> bool {
+        let before = self.queue.len();
+        let queue = &mut self.queue;
+        self.held.retain(|_, held| {
+            let waits = held.until > now;
+            if !waits {
+                queue.extend(held.frames.drain(..).filter(|f| !f.waiters.is_empty()));
+            }
+            waits
+        });
+        self.queue.len() > before
     }
 
     fn open_batch(&mut self, place: (u64, u16)) -> Option<&mut QueuedPublish> {
@@ -158,7 +241,7 @@ impl Outbox {
 
     fn pop(&mut self) -> Option<QueuedPublish> {
         let batch = self.queue.pop_front()?;
-        let place = (batch.key.queue_id, batch.key.partition);
+        let place = batch.key.place();
         if self.open.get(&place) == Some(&self.front) {
             self.open.remove(&place);
         }
@@ -166,28 +249,79 @@ impl Outbox {
         Some(batch)
     }
 
-    /// Takes out every waiter whose deadline has passed; none of its records was sent.
-    pub fn expire(&mut self, now: Instant, expired: &mut Vec<PublishWaiter>) {
-        for batch in &mut self.queue {
+    /// Takes out every waiter whose deadline has passed, with what the server last
+    /// said of it; none of its records is stored.
+    pub fn expire(&mut self, now: Instant, expired: &mut Vec<(PublishWaiter, Option<Error>)>) {
+        let held = self.held.values_mut().flat_map(|held| &mut held.frames);
+        for batch in self.queue.iter_mut().chain(held) {
             // Within one frame-to-be the deadlines asked for are equal, so they end in order.
             let gone = batch
                 .waiters
                 .iter()
                 .take_while(|waiter| waiter.deadline <= now)
                 .count();
-            expired.extend(batch.take_front(gone).waiters);
+            if gone == 0 {
+                continue;
+            }
+            let error = batch.refused.as_ref().map(|refused| refused.error.clone());
+            let late = batch.take_front(gone).waiters;
+            expired.extend(late.into_iter().map(|waiter| (waiter, error.clone())));
         }
+        self.held
+            .retain(|_, held| held.frames.iter().any(|frame| !frame.waiters.is_empty()));
     }
 
     /// Empties the outbox.
     pub fn drain(&mut self) -> impl Iterator<Item = PublishWaiter> + '_ {
         self.open.clear();
         self.front += self.queue.len() as u64;
-        self.queue.drain(..).flat_map(|batch| batch.waiters)
+        let held = self.held.drain().flat_map(|(_, held)| held.frames);
+        let frames = self.queue.drain(..).chain(held);
+        frames.flat_map(|batch| batch.waiters)
+    }
+}
+
+/// Doubled with each time, up to the longest.
+fn retry_pause(times: u32) -> Duration {
+    RETRY_PAUSE
+        .saturating_mul(1 << times.saturating_sub(1).min(10))
+        .min(LONGEST_RETRY_PAUSE)
+}
+
+impl PublishKey {
+    fn place(&self) -> (u64, u16) {
+        (self.queue_id, self.partition)
     }
 }
 
 impl QueuedPublish {
+    fn new(key: PublishKey, bytes: &[u8], waiter: PublishWaiter) -> Self {
+        QueuedPublish {
+            key,
+            records: bytes.to_vec(),
+            count: waiter.count,
+            waiters: VecDeque::from([waiter]),
+            refused: None,
+        }
+    }
+
+    fn has_room(&self, key: PublishKey, bytes: &[u8], waiter: &PublishWaiter) -> bool {
+        self.key == key
+            && self.records.len() + bytes.len() <= BATCH_BYTES
+            && self.count + waiter.count <= MAX_BATCH_RECORDS
+    }
+
+    fn join(&mut self, bytes: &[u8], waiter: PublishWaiter) {
+        self.records.extend_from_slice(bytes);
+        self.count += waiter.count;
+        self.waiters.push_back(waiter);
+    }
+
+    /// All of it; an empty frame stays.
+    fn take(&mut self) -> QueuedPublish {
+        self.take_front(self.waiters.len())
+    }
+
     /// The leading publishes that have at most `room` bytes together.
     fn split_front(&mut self, room: usize) -> Option<QueuedPublish> {
         let (mut len, mut taken) = (0, 0);
@@ -213,6 +347,7 @@ impl QueuedPublish {
             records: std::mem::replace(&mut self.records, rest),
             count,
             waiters,
+            refused: self.refused.clone(),
         }
     }
 }
@@ -220,7 +355,8 @@ impl QueuedPublish {
 /// A publish frame that was written and is not answered.
 #[derive(Debug)]
 pub(crate) struct SentPublish {
-    pub waiters: VecDeque<PublishWaiter>,
+    /// With its records, to send again what the server puts off.
+    pub batch: QueuedPublish,
     /// What it takes of the server's window.
     pub body_bytes: usize,
 }
@@ -229,7 +365,7 @@ impl SentPublish {
     /// Hands the frame's confirm to each waiter, with its own offsets.
     pub fn confirm(self, confirmed: &Confirmed) {
         let mut offset = confirmed.offset;
-        for waiter in self.waiters {
+        for waiter in self.batch.waiters {
             let count = waiter.count;
             waiter.resolve(Ok(Confirmed {
                 offset,
@@ -241,20 +377,20 @@ impl SentPublish {
     }
 
     pub fn records(&self) -> u32 {
-        self.waiters.iter().map(|waiter| waiter.count).sum()
+        let waiters = self.batch.waiters.iter();
+        waiters.map(|waiter| waiter.count).sum()
     }
 
     pub fn fail(self, error: &Error) {
-        for waiter in self.waiters {
+        for waiter in self.batch.waiters {
             waiter.resolve(Err(error.clone()));
         }
     }
 
     /// True when the server is past the deadline and its grace.
     pub fn is_overdue(&self, now: Instant) -> bool {
-        self.waiters
-            .front()
-            .is_some_and(|waiter| waiter.deadline + ANSWER_GRACE <= now)
+        let first = self.batch.waiters.front();
+        first.is_some_and(|waiter| waiter.deadline + ANSWER_GRACE <= now)
     }
 }
 
@@ -385,7 +521,74 @@ mod tests {
         let mut expired = Vec::new();
         outbox.expire(now, &mut expired);
         assert_eq!(expired.len(), 1);
+        assert!(expired[0].1.is_none(), "it never left");
         assert_eq!(frames(&mut outbox, 1000), [(true, b"new".to_vec(), 1)]);
+    }
+
+    fn leave(outbox: &mut Outbox) -> QueuedPublish {
+        match outbox.next(1 << 20, 0) {
+            NextPublish::Frame(frame) => frame,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn put_off() -> Error {
+        Error::failed(crate::error::Reason::Closed)
+    }
+
+    #[test]
+    fn what_was_put_off_holds_its_partition_back_and_leaves_in_order() {
+        let mut outbox = Outbox::default();
+        let other = PublishKey {
+            partition: 1,
+            ..KEY
+        };
+        push(&mut outbox, KEY, b"a");
+        let first = leave(&mut outbox);
+        push(&mut outbox, KEY, b"b");
+        let second = leave(&mut outbox);
+        push(&mut outbox, KEY, b"c");
+        push(&mut outbox, other, b"x");
+        let now = Instant::now();
+        outbox.put_back(8, second, put_off(), now);
+        outbox.put_back(7, first, put_off(), now);
+        push(&mut outbox, KEY, b"d");
+        push(&mut outbox, KEY, b"e");
+        assert_eq!(
+            frames(&mut outbox, 1 << 20),
+            [(true, b"x".to_vec(), 1)],
+            "another partition goes on"
+        );
+        assert!(!outbox.is_empty());
+        assert!(!outbox.release(now));
+        assert!(outbox.release(now + RETRY_PAUSE));
+        let order: Vec<_> = frames(&mut outbox, 1 << 20)
+            .into_iter()
+            .map(|f| f.1)
+            .collect();
+        assert_eq!(order, [&b"a"[..], b"b", b"c", b"de"]);
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn what_was_put_off_ends_by_its_deadline_with_the_servers_word() {
+        let mut outbox = Outbox::default();
+        let now = Instant::now();
+        push(&mut outbox, KEY, b"a");
+        let frame = leave(&mut outbox);
+        outbox.put_back(1, frame, put_off(), now);
+        let mut expired = Vec::new();
+        outbox.expire(now + Duration::from_secs(1), &mut expired);
+        assert_eq!(expired.len(), 1);
+        assert_eq!(expired[0].1, Some(put_off()));
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn pauses_grow_up_to_their_bound() {
+        assert_eq!(retry_pause(1), RETRY_PAUSE);
+        assert_eq!(retry_pause(2), RETRY_PAUSE * 2);
+        assert_eq!(retry_pause(u32::MAX), LONGEST_RETRY_PAUSE);
     }
 
     #[test]

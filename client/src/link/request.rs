@@ -185,7 +185,7 @@ impl Shared {
         drop(state);
         self.work();
         PendingReply {
-            server: self.server.clone(),
+            server: self.servers.text().to_owned(),
             receiver,
         }
     }

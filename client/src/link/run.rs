@@ -34,16 +34,24 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Keeps the link up until it is closed.
 pub(super) async fn run(shared: Arc<Shared>, mut wished_shard: u16) {
     let config = shared.config.clone();
+    let servers = shared.servers.clone();
     let mut backoff = Backoff::new(config.backoff_min, config.backoff_max);
     let mut closing = shared.closing.subscribe();
+    // Attempts since the last pause; and what the last one at each server came to.
+    let mut tried = 0;
+    let mut failures = Vec::new();
     loop {
+        let (at, address) = servers.now();
+        shared.trying(address.clone());
         let attempt = tokio::select! {
-            attempt = connect(&shared, wished_shard) => attempt,
+            attempt = connect(&shared, &address, wished_shard) => attempt,
             _ = shared.sweep_loop() => continue,
             () = closed(&mut closing) => break,
         };
+        tried += 1;
         match attempt {
             Ok((socket, granted)) => {
+                failures.clear();
                 if config.shard_aware && wished_shard == ANY_SHARD {
                     // The same one again after a reconnect.
                     wished_shard = granted.shard;
@@ -53,13 +61,24 @@ pub(super) async fn run(shared: Arc<Shared>, mut wished_shard: u16) {
                 shared.went_down(cause);
                 if since.elapsed() >= config.backoff_max {
                     backoff.reset();
+                    tried = 1;
                 }
             }
-            Err(error) => shared.attempt_failed(error),
+            Err(error) => {
+                failures.push(error);
+                let known = failures.len().saturating_sub(servers.len());
+                failures.drain(..known);
+                shared.attempts_failed(&failures, failures.len() == servers.len());
+            }
         }
+        servers.leave(at);
         if *closing.borrow() {
             break;
         }
+        if tried < servers.len() {
+            continue;
+        }
+        tried = 0;
         tokio::select! {
             () = pause(&shared, backoff.next_pause()) => {}
             () = closed(&mut closing) => break,
@@ -109,13 +128,17 @@ async fn serve(shared: &Arc<Shared>, socket: TcpStream, granted: Granted) -> Str
     cause
 }
 
-async fn connect(shared: &Shared, wished_shard: u16) -> Result<(TcpStream, Granted), ConnectError> {
+async fn connect(
+    shared: &Shared,
+    address: &str,
+    wished_shard: u16,
+) -> Result<(TcpStream, Granted), ConnectError> {
     let limit = shared.config.connect_timeout;
-    timeout(limit, connect_unbounded(shared, wished_shard))
+    timeout(limit, connect_unbounded(shared, address, wished_shard))
         .await
         .unwrap_or_else(|_| {
             Err(ConnectError::Timeout {
-                server: shared.server.clone(),
+                server: address.to_owned(),
                 timeout: limit,
             })
         })
@@ -123,9 +146,10 @@ async fn connect(shared: &Shared, wished_shard: u16) -> Result<(TcpStream, Grant
 
 async fn connect_unbounded(
     shared: &Shared,
+    address: &str,
     wished_shard: u16,
 ) -> Result<(TcpStream, Granted), ConnectError> {
-    let server = || shared.server.clone();
+    let server = || address.to_owned();
     let unreachable = |error: std::io::Error| ConnectError::Unreachable {
         server: server(),
         cause: error.to_string(),
@@ -134,9 +158,7 @@ async fn connect_unbounded(
         server: server(),
         cause,
     };
-    let mut socket = TcpStream::connect(&shared.server)
-        .await
-        .map_err(unreachable)?;
+    let mut socket = TcpStream::connect(address).await.map_err(unreachable)?;
     socket.set_nodelay(true).map_err(unreachable)?;
     let hello = Hello {
         version_min: VERSION,

@@ -24,6 +24,7 @@ use crate::{
     config::Config,
     error::{ConnectError, Error, Reason, SettleError},
     publish::Confirmed,
+    servers::Turns,
 };
 
 /// What the server granted in its hello reply.
@@ -70,6 +71,8 @@ pub(super) enum Sent {
 
 #[derive(Debug)]
 pub(super) struct State {
+    /// The address of the connection that stands, or of the last attempt.
+    pub server: Arc<str>,
     pub phase: Phase,
     /// The link takes no more work and ends.
     pub closed: bool,
@@ -97,6 +100,15 @@ impl State {
             && self.control.is_empty()
     }
 
+    /// Nothing is unanswered, and nobody holds deliveries of this connection.
+    pub fn owes_nothing(&self) -> bool {
+        self.sent.is_empty() && self.feeds.is_empty() && self.settles.is_empty()
+    }
+
+    pub fn server(&self) -> String {
+        self.server.to_string()
+    }
+
     pub fn down_cause(&self) -> String {
         match &self.phase {
             Phase::Down { cause } | Phase::Draining { cause, .. } => cause.clone(),
@@ -108,7 +120,7 @@ impl State {
 /// The part of a link that callers and both its tasks hold.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(super) server: String,
+    pub(super) servers: Arc<Turns>,
     pub(super) config: Arc<Config>,
     pub(super) start: Instant,
     pub(super) state: Mutex<State>,
@@ -138,9 +150,9 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts connecting to `wished_shard` of `server`.
-    pub fn start(config: Arc<Config>, server: String, wished_shard: u16) -> Self {
-        let shared = Arc::new(Shared::new(config, server));
+    /// Starts connecting to `wished_shard` of one of `servers`.
+    pub fn start(config: Arc<Config>, servers: Arc<Turns>, wished_shard: u16) -> Self {
+        let shared = Arc::new(Shared::new(config, servers));
         tokio::spawn(super::run::run(shared.clone(), wished_shard));
         Link { shared }
     }
@@ -157,12 +169,14 @@ impl Drop for Link {
 }
 
 impl Shared {
-    fn new(config: Arc<Config>, server: String) -> Self {
+    fn new(config: Arc<Config>, servers: Arc<Turns>) -> Self {
+        let server = servers.now().1;
         Shared {
-            server,
+            servers,
             config,
             start: Instant::now(),
             state: Mutex::new(State {
+                server,
                 phase: Phase::Down {
                     cause: "no connection was made yet".to_owned(),
                 },
@@ -285,22 +299,34 @@ impl Shared {
         connection
     }
 
-    pub(super) fn attempt_failed(&self, error: ConnectError) {
+    /// An attempt is made at this address.
+    pub(super) fn trying(&self, server: Arc<str>) {
+        self.lock().server = server;
+    }
+
+    /// The attempts of this round so far failed like this; `over`: each of the
+    /// servers had its turn.
+    pub(super) fn attempts_failed(&self, failures: &[ConnectError], over: bool) {
+        let Some(error) = ConnectError::of_round(failures) else {
+            return;
+        };
         let cause = error.to_string();
         self.lock().phase = Phase::Down { cause };
-        self.status.send_replace(Status::Failed(error));
+        if over {
+            self.status.send_replace(Status::Failed(error));
+        }
     }
 
     /// The connection is gone: what was written and not answered is unknown,
     /// but for reads, which are asked again; what was not written stays queued.
     pub(super) fn went_down(&self, cause: String) {
         self.connection.store(0, Ordering::Release);
+        let mut state = self.lock();
         let reason = Reason::ConnectionLost {
-            server: self.server.clone(),
+            server: state.server(),
             cause: cause.clone(),
         };
         let unknown = Error::unknown(reason.clone());
-        let mut state = self.lock();
         state.phase = Phase::Down { cause };
         state.unanswered_bytes = 0;
         state.control.clear();

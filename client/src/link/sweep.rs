@@ -57,7 +57,7 @@ impl Shared {
         let mut state = self.lock();
         self.expire_queued(&mut state, now);
         self.expire_sent(&mut state, now);
-        let mut again = false;
+        let mut again = state.outbox.release(now);
         for feed in state.feeds.values_mut() {
             if matches!(feed.phase, FeedPhase::Later(at) if at <= now) {
                 feed.phase = FeedPhase::Wanted;
@@ -70,6 +70,10 @@ impl Shared {
         let cause = match &state.phase {
             Phase::Down { .. } => None,
             Phase::Draining { since, cause } if *since + DRAIN_TIME <= now => Some(cause.clone()),
+            // The next server is there, and nothing is left to wait for here.
+            Phase::Draining { cause, .. } if self.servers.len() > 1 && state.owes_nothing() => {
+                Some(cause.clone())
+            }
             Phase::Draining { .. } | Phase::Up => self.check_silence(&mut state),
         };
         drop(state);
@@ -106,11 +110,13 @@ impl Shared {
             return;
         }
         let reason = Reason::NotSent {
-            server: self.server.clone(),
+            server: self.servers.text().to_owned(),
             cause: state.down_cause(),
         };
-        for waiter in expired {
-            waiter.resolve(Err(Error::failed(reason.clone())));
+        for (waiter, refusal) in expired {
+            // What the server last said of it tells more.
+            let error = refusal.unwrap_or_else(|| Error::failed(reason.clone()));
+            waiter.resolve(Err(error));
         }
         let (late, in_time): (VecDeque<_>, VecDeque<_>) = state
             .requests
@@ -134,20 +140,21 @@ impl Shared {
             })
             .map(|(correlation, _)| *correlation)
             .collect();
+        let server = state.server();
         let timeout = Error::unknown(Reason::Timeout {
-            server: self.server.clone(),
+            server: server.clone(),
         });
         for correlation in overdue {
             match state.sent.get_mut(&correlation) {
                 // It stays, without waiters: the server still counts it into
                 // the window until it answers.
                 Some(Sent::Publish(publish)) => {
-                    for waiter in publish.waiters.drain(..) {
+                    for waiter in publish.batch.waiters.drain(..) {
                         waiter.resolve(Err(timeout.clone()));
                     }
                 }
                 _ => match state.sent.remove(&correlation) {
-                    Some(Sent::Request(request)) => request.overdue(&self.server),
+                    Some(Sent::Request(request)) => request.overdue(&server),
                     Some(Sent::Settle(settle)) => {
                         settle.resolve(|_| Err(SettleError::Request(timeout.clone())));
                     }

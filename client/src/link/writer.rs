@@ -211,7 +211,7 @@ impl Shared {
         let body_bytes = out.len() - before - HEADER_BYTES;
         state.unanswered_bytes += body_bytes;
         let sent = SentPublish {
-            waiters: publish.waiters,
+            batch: publish,
             body_bytes,
         };
         state.sent.insert(correlation, Sent::Publish(sent));
@@ -220,7 +220,7 @@ impl Shared {
 
 fn publish_failed(publish: QueuedPublish, error: &Error) {
     let sent = SentPublish {
-        waiters: publish.waiters,
+        batch: publish,
         body_bytes: 0,
     };
     sent.fail(error);

@@ -182,7 +182,11 @@ impl State {
         let mut refuse = false;
         match self.fault {
             Fault::Freeze(at, ms) if hit(at) => thread::sleep(Duration::from_millis(ms)),
-            Fault::Hang(at) if hit(at) => return None,
+            Fault::Hang(at) if hit(at) => {
+                // Once.
+                self.fault = Fault::None;
+                return None;
+            }
             Fault::Weak(at) if hit(at) => boundary = Boundary::Written,
             Fault::Ignore(at) if hit(at) => answer = false,
             Fault::Fail(at) | Fault::Invent(at) if hit(at) => refuse = true,

@@ -172,6 +172,34 @@ fn a_lost_connection_ends_the_run_and_fails_it() {
 }
 
 #[test]
+fn with_several_servers_a_lost_connection_is_made_again_and_its_answers_are_unknown() {
+    let report = against(Fault::Hang(50), |settings| Settings {
+        server: format!("{0},{0}", settings.server),
+        drain: Duration::from_secs(1),
+        ..settings
+    });
+    assert!(report.passed(), "{:?}", report.failures);
+    let counts = &report.counts;
+    assert_eq!((counts.sent, counts.reconnects), (300, 1));
+    assert!(counts.unknown > 0 && counts.lost_answers > 0);
+    assert_eq!(counts.confirmed + counts.unknown, 300);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_passed_over() {
+    let report = against(Fault::None, |settings| {
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gone = gone.local_addr().unwrap();
+        Settings {
+            server: format!("{gone}, {}", settings.server),
+            ..settings
+        }
+    });
+    assert!(report.passed(), "{:?}", report.failures);
+    assert_eq!(report.counts.confirmed, 300);
+}
+
+#[test]
 fn a_freeze_shows_in_the_percentiles_of_open_loop() {
     let report = against(Fault::Freeze(500, 100), |settings| Settings {
         duration: Duration::from_secs(1),

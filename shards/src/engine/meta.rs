@@ -657,17 +657,26 @@ impl<B: BatchBuffer> Engine<B> {
                 let (code, message) = super::publish::unavailable();
                 self.refuse(conn, correlation, code, message);
             }
-            None => {
-                let message = format!("no queue is called {name:?}; declare it first");
-                self.error(
-                    conn,
-                    correlation,
-                    ErrorCode::UnknownQueue,
-                    Outcome::Failed,
-                    message,
-                );
+            None => self.locate_elsewhere(conn, correlation, name, body),
+        }
+    }
+
+    /// This shard knows no queue of that name: in a cluster it may be behind, and
+    /// who leads group 0 has the last word.
+    fn locate_elsewhere(&mut self, conn: ConnKey, correlation: u64, name: &str, body: &[u8]) {
+        if self.is_cluster() {
+            if self.config.shard != 0 {
+                return self.forward(0, conn, Kind::Locate, correlation, body);
+            }
+            match self.route_group(conn, GroupId::META, Kind::Locate, correlation, body) {
+                Ok(Routed::Away { .. }) => return,
+                Ok(Routed::Here) => {}
+                Err((code, message)) => return self.refuse(conn, correlation, code, message),
             }
         }
+        let message = format!("no queue is called {name:?}; declare it first");
+        let (code, outcome) = (ErrorCode::UnknownQueue, Outcome::Failed);
+        self.error(conn, correlation, code, outcome, message);
     }
 
     pub(super) fn on_list(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {

@@ -162,6 +162,9 @@ impl<B: BatchBuffer> Engine<B> {
             )),
             // It may well exist: this shard has not been told yet.
             None if !self.directory_known => Err(unavailable()),
+            None if self.is_cluster() && !self.directory.is_deleted(key.queue_id) => {
+                Err(not_heard_of())
+            }
             None => Err(unknown_queue()),
         }
     }
@@ -203,6 +206,12 @@ fn check_fields(publish: &ArchivedPublish) -> Result<(), Refusal> {
 pub(super) fn unknown_queue() -> Refusal {
     let message = "no queue has this id; it was deleted or never declared: declare it, or locate it by name again";
     (ErrorCode::UnknownQueue, message.to_owned())
+}
+
+/// A node of a cluster hears of a declaration when group 0 tells it.
+fn not_heard_of() -> Refusal {
+    let message = "this node has not heard of a queue of this id: it is behind, or there never was one; retry shortly";
+    (ErrorCode::Unavailable, message.to_owned())
 }
 
 pub(super) fn unavailable() -> Refusal {
