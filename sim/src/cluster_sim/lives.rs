@@ -165,6 +165,7 @@ impl World {
         sim.engine_life += 1;
         sim.latched = false;
         sim.turns = 0;
+        sim.pieces.clear();
         let names = sim.disk.list().unwrap_or_default();
         let there = sim.places.scan(&sim.disk, &names);
         self.journal.written_on(node, &there);
