@@ -649,7 +649,9 @@ impl Group {
         // R5: a change of membership takes effect once it is durable here, and Raft
         // hands out nothing that it was not told is persisted.
         let is_change = |entry: &RaftEntry| entry.get_entry_type() == EntryType::EntryConfChange;
-        let hard = ballot.is_some() || ready.entries().iter().any(is_change);
+        // R10: nor is a snapshot acknowledged, and reported durable, before it is.
+        let changes = snapshot.is_some() || ready.entries().iter().any(is_change);
+        let hard = ballot.is_some() || changes;
         if let Some(ballot) = ballot {
             end = end.max(self.append_state(log, ballot)?);
             self.ballot = ballot;
