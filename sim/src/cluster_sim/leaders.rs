@@ -44,7 +44,7 @@ pub(super) struct Leaders {
 }
 
 impl Leaders {
-    /// The newest leader of a group.
+    /// The newest leader of a group, and the reign it began.
     fn newest(&self, group: u32) -> Option<(Reign, usize)> {
         let (reign, node) = self.of.get(&group)?.last_key_value()?;
         Some((*reign, *node))
@@ -102,6 +102,15 @@ impl World {
             })
         };
         leader.voters.len() == self.nodes.len() && (0..self.nodes.len()).all(votes)
+    }
+
+    /// Who became leader of the group last.
+    pub(super) fn newest_leader(&self, group: u32) -> Option<usize> {
+        self.leaders.newest(group).map(|(_, node)| node)
+    }
+
+    pub(super) fn newest_reign(&self, group: u32) -> Option<Reign> {
+        self.leaders.newest(group).map(|(reign, _)| reign)
     }
 
     fn reign_of(&self, group: u32, issue: &Issue) -> Option<Reign> {

@@ -239,7 +239,7 @@ impl World {
         if !self.nodes[to].up {
             return;
         }
-        let paused_us = self.nodes[to].paused_until_us.saturating_sub(self.now_us);
+        let paused_us = self.nodes[to].pause_us(self.now_us);
         if paused_us > 0 {
             return self.plan(paused_us, Happening::Arrive { from, to });
         }

@@ -298,6 +298,7 @@ impl World {
         self.end_process(node);
         let boot_disk = crate::SimDisk::new(self.random.fork());
         let sim = &mut self.nodes[node];
+        self.journal.lost_power(node);
         sim.disk.power_cut();
         sim.data.power_cut();
         sim.boot_id += 1;
@@ -316,6 +317,7 @@ impl World {
         sim.serving = false;
         sim.latched = false;
         sim.paused_until_us = 0;
+        sim.halted_us = None;
         sim.checked_durable = LogPosition(0);
         sim.disk.fail_writes(0);
         sim.disk.fail_syncs(0);

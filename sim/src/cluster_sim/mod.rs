@@ -20,10 +20,12 @@
 //! Modules: [`settings`] (what a run is made of), `world` (what happens when),
 //! `node`, `driver` and `lives` (a machine), `net` and `links` (between them),
 //! `faults`, `client`, `sending`, `receiving`, `traffic` (the clients),
-//! `journal`, `leaders`, `issues` and `audit` (the oracle).
+//! `journal`, `leaders`, `issues` and `audit` (the oracle), [`directed`] (runs in which
+//! what goes wrong is arranged).
 
 mod audit;
 mod client;
+pub mod directed;
 mod driver;
 mod faults;
 mod issues;

@@ -29,6 +29,8 @@ pub(super) struct Rebuilt {
     pub report: RecoveryReport,
 }
 
+/// Between two looks whether a halted process goes on.
+const HALT_LOOK_US: u64 = 500;
 const MARK_BYTES: u64 = record::MARK_BYTES as u64;
 
 /// Where a mark of a record went.
@@ -84,8 +86,12 @@ pub(super) struct Node {
     pub wall_offset_ms: i64,
     /// The process stands still until then.
     pub paused_until_us: u64,
+    /// The process stands still since then, until it is told to go on.
+    pub halted_us: Option<u64>,
     /// Its disk takes so much longer until then.
     pub slow_disk: (u64, u64),
+    /// Its syncs take so much longer.
+    pub sync_lag_us: u64,
     pub markers: Vec<CleanMarker>,
     pub checked_durable: LogPosition,
     pub turns: u64,
@@ -134,6 +140,8 @@ impl Node {
             drift_ppm: 0,
             wall_offset_ms: 1_700_000_000_000,
             paused_until_us: 0,
+            halted_us: None,
+            sync_lag_us: 0,
             slow_disk: (0, 0),
             markers: Vec::new(),
             checked_durable: LogPosition(0),
@@ -161,6 +169,14 @@ impl Node {
 
     pub fn wall_ms(&self, now_us: u64) -> u64 {
         ((now_us / 1000) as i64 + self.wall_offset_ms).max(0) as u64
+    }
+
+    /// How long the process stands still from now on, or until it is asked again.
+    pub fn pause_us(&self, now_us: u64) -> u64 {
+        match self.halted_us {
+            Some(_) => HALT_LOOK_US,
+            None => self.paused_until_us.saturating_sub(now_us),
+        }
     }
 
     /// Clients can connect.

@@ -342,6 +342,7 @@ impl World {
             self.check_owner(what, &issue)?;
             self.journal
                 .confirm(batch, boundary, copies, generation, first)?;
+            self.journal.batches[batch].confirmed_by = Some(issue.node);
             if self.clients[from.client].keep_answers {
                 let answers = &mut self.clients[from.client].answers;
                 answers.insert(correlation, Answer::Done);

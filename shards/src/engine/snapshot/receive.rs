@@ -59,8 +59,7 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         let mut outcome = std::mem::take(&mut slot.outcome);
-        slot.group
-            .decline_snapshot(&mut self.log, id, &mut outcome);
+        slot.group.decline_snapshot(&mut self.log, id, &mut outcome);
         slot.dirty = true;
         self.absorb(id.group, outcome);
     }
