@@ -74,6 +74,11 @@ pub(crate) fn marks(bytes: &[u8]) -> Vec<(usize, u64)> {
     found
 }
 
+/// Whether the mark that stands here is of a record's key, not of its payload's end.
+pub(crate) fn is_head(mark: &[u8]) -> bool {
+    mark.starts_with(&HEAD)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

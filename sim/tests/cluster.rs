@@ -18,10 +18,8 @@ fn run_or_panic(seed: u64, scenario: &str, nodes: usize) -> Summary {
 #[test]
 fn a_cluster_of_one_keeps_what_one_node_promises() {
     let (mut confirmed, mut opens) = (0, 0);
-    // Without power cuts and disk faults: of a lone node the oracle does not know yet
-    // what an open made durable. `engine_sim` does.
     for seed in 0..12 {
-        let scenario = ["calm", "crash", "partition"][(seed % 3) as usize];
+        let scenario = SCENARIOS[(seed % SCENARIOS.len() as u64) as usize];
         let done = run_or_panic(seed, scenario, 1);
         confirmed += done.confirmed;
         opens += done.counts.opens;

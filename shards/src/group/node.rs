@@ -676,7 +676,9 @@ impl Group {
         // R5: a change of membership takes effect once it is durable here, and Raft
         // hands out nothing that it was not told is persisted.
         let is_change = |entry: &RaftEntry| entry.get_entry_type() == EntryType::EntryConfChange;
-        let hard = ballot.is_some() || ready.entries().iter().any(is_change);
+        // R10: nor is a snapshot acknowledged, and reported durable, before it is.
+        let changes = snapshot.is_some() || ready.entries().iter().any(is_change);
+        let hard = ballot.is_some() || changes;
         if let Some(ballot) = ballot {
             end = end.max(self.append_state(log, ballot)?);
             self.ballot = ballot;
@@ -743,6 +745,30 @@ impl Group {
             && !self.retired.contains(&id.from)
             && id.term >= self.term()
             && id.index > log.committed
+    }
+
+    /// A snapshot of what is committed here anyway: its sender is told how far this
+    /// replica is, or it would send it again and again.
+    pub fn decline_snapshot<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+        id: &SnapshotId,
+        outcome: &mut Outcome,
+    ) {
+        let current = id.generation == self.generation && id.term >= self.term();
+        let ours = id.to == self.peer.0 && !self.retired.contains(&id.from);
+        if !current || !ours || id.index > self.committed() {
+            return;
+        }
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgSnapshot);
+        (message.from, message.to, message.term) = (id.from, id.to, id.term);
+        let membership = self.members.to_raft();
+        message.set_snapshot(snapshot_of((id.index, id.index_term), membership));
+        // Raft answers with what is committed.
+        let stepped = self.raft.step(message);
+        self.draw_timeout();
+        while stepped.is_ok() && self.pump(log, outcome) == Ok(true) {}
     }
 
     /// The state as of `id.index` is in the log; `item` says there that it is in

@@ -166,6 +166,7 @@ impl World {
                 let names: Vec<String> = segments.into_iter().map(segment_name).collect();
                 match self.nodes[node].disk.begin_sync(&names) {
                     Ok(sync) => {
+                        let lag_us = lag_us + self.nodes[node].sync_lag_us;
                         let after = self.delay(self.settings.sync_us) + lag_us;
                         self.plan_on(node, after, OnNode::Synced { id, sync });
                     }
@@ -272,7 +273,13 @@ impl World {
 
     /// A store job, done in one go.
     pub(super) fn store(&mut self, node: usize, job: StoreJob) {
-        self.note(format_args!("{node} store job"));
+        match &job {
+            StoreJob::Publish { head, .. } => self.note(format_args!("{node} publishes {head:?}")),
+            job => {
+                let line = format!("{job:?}");
+                self.note(format_args!("{node} store job {line:.60}"));
+            }
+        }
         let done = job.run(&self.nodes[node].disk, &mut |_, _| {});
         let after = self.delay(self.settings.sync_us * 4);
         self.plan_on(node, after, OnNode::Stored(done));

@@ -234,6 +234,8 @@ impl World {
             sim.disk.fail_writes(0);
             sim.disk.fail_syncs(0);
             sim.paused_until_us = self.now_us;
+            sim.halted_us = None;
+            sim.sync_lag_us = 0;
             if !sim.up {
                 self.start_later(node, 10);
             }

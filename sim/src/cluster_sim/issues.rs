@@ -1,7 +1,11 @@
 //! Who said what a client is told, and when at the earliest: a frame may come
 //! over another node, late.
+//!
+//! Output of a connection that goes over another node waits for the piece before it
+//! to be taken there. What comes out then may have been said at any time since that
+//! piece left ([`Pieces`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
 use wire::{
@@ -30,33 +34,76 @@ pub(super) struct Issue {
     pub not_before_us: u64,
 }
 
-/// What other nodes said on a connection and its client does not have yet.
+/// What other nodes said on a connection and its client does not have yet, in the
+/// order in which it arrived at the client's node.
 #[derive(Debug, Default)]
 pub(super) struct Issues {
-    of: BTreeMap<Said, Issue>,
+    of: BTreeMap<Said, VecDeque<Issue>>,
 }
 
 impl Issues {
     pub fn note(&mut self, said: Said, issue: Issue) {
-        self.of.insert(said, issue);
+        self.of.entry(said).or_default().push_back(issue);
     }
 
     /// Who said it, if another node did.
     pub fn take(&mut self, said: Said) -> Option<Issue> {
-        self.of.remove(&said)
+        let issues = self.of.get_mut(&said)?;
+        let issue = issues.pop_front();
+        if issues.is_empty() {
+            self.of.remove(&said);
+        }
+        issue
     }
 }
 
-/// What a body between nodes carries for clients: (connection, what).
-pub(super) fn said_in(body: &[u8]) -> Vec<(u64, Said)> {
-    let mut found = Vec::new();
-    for message in NodeMessages::new(body).flatten() {
-        if let NodeMessage::Output(output) = message {
-            let said = said_in_frames(output.bytes);
-            found.extend(said.into_iter().map(|said| (output.conn, said)));
+/// Of one connection, the pieces of output that a node sends to the client's node.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Pieces {
+    /// When the last one left.
+    left_us: u64,
+    /// The node's turns when it was told that it was taken.
+    freed_turn: u64,
+}
+
+impl Pieces {
+    /// The last piece was taken, `turns` turns after the node's engine began.
+    pub fn taken(&mut self, turns: u64) {
+        self.freed_turn = turns;
+    }
+
+    /// A piece leaves that was ready at `ready_us`, after so many turns: when what is
+    /// in it was said at the earliest.
+    pub fn leave(&mut self, ready_us: u64, turns: u64) -> u64 {
+        let left_us = std::mem::replace(&mut self.left_us, ready_us);
+        // What was said before the last piece was taken leaves in the next turn.
+        let waited = left_us > 0 && turns <= self.freed_turn + 1;
+        if waited {
+            left_us
+        } else {
+            ready_us
         }
     }
-    found
+}
+
+/// Connections that a body between nodes carries output for, and what it says.
+pub(super) fn said_in(body: &[u8]) -> Vec<(u64, Vec<Said>)> {
+    let messages = NodeMessages::new(body).flatten();
+    let outputs = messages.filter_map(|message| match message {
+        NodeMessage::Output(output) => Some((output.conn, said_in_frames(output.bytes))),
+        _ => None,
+    });
+    outputs.collect()
+}
+
+/// Connections whose last piece a body says was taken.
+pub(super) fn taken_in(body: &[u8]) -> Vec<u64> {
+    let messages = NodeMessages::new(body).flatten();
+    let taken = messages.filter_map(|message| match message {
+        NodeMessage::OutputTaken { conn } => Some(conn),
+        _ => None,
+    });
+    taken.collect()
 }
 
 /// A body in a line.
@@ -97,7 +144,22 @@ pub(super) fn describe(body: &[u8]) -> String {
                 output.bytes.len(),
                 output.close
             ),
-            other => write!(line, " {other:.60?}"),
+            NodeMessage::SnapshotPiece(piece) => write!(
+                line,
+                " SnapshotPiece {} of g{} to {:x} t{} i{}: {} bytes",
+                piece.number,
+                piece.id.group,
+                piece.id.to,
+                piece.id.term,
+                piece.id.index,
+                piece.bytes.len()
+            ),
+            NodeMessage::SnapshotTaken(taken) => write!(
+                line,
+                " SnapshotTaken {} of g{}: {:?}",
+                taken.number, taken.id.group, taken.answer
+            ),
+            other => write!(line, " {other:?}"),
         };
     }
     line

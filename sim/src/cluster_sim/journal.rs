@@ -43,6 +43,8 @@ pub(super) struct Batch {
     pub deadline_ms: u64,
     pub fate: Fate,
     pub first_offset: Option<u64>,
+    /// Who confirmed it.
+    pub confirmed_by: Option<usize>,
 }
 
 /// Where a record is known to have stood.
@@ -75,6 +77,8 @@ pub(super) struct Rec {
     /// Nodes on whose disks it was ever written, ever safe.
     pub written_on: Nodes,
     pub durable_on: Nodes,
+    /// Nodes that have it now, written or more.
+    pub there_on: Nodes,
     /// Nodes that lost unsynced bytes while it was not safe there.
     pub hurt: Nodes,
     /// Acknowledges and rejects sent and not known to be refused.
@@ -123,6 +127,8 @@ pub(super) struct Journal {
     pub lost: u64,
     pub now_us: u64,
     pub nodes: usize,
+    /// Every loss was told to every leader: copies that are counted are there now.
+    pub copies_are_there: bool,
 }
 
 impl Journal {
@@ -146,6 +152,7 @@ impl Journal {
                 promised: None,
                 written_on: 0,
                 durable_on: 0,
+                there_on: 0,
                 hurt,
                 open_settles: 0,
                 settled: None,
@@ -160,6 +167,7 @@ impl Journal {
             deadline_ms,
             fate: Fate::Pending,
             first_offset: None,
+            confirmed_by: None,
         });
         batch
     }
@@ -180,6 +188,7 @@ impl Journal {
         for id in ids {
             if let Some(rec) = self.records.get_mut(*id as usize) {
                 rec.written_on |= 1 << node;
+                rec.there_on |= 1 << node;
             }
         }
     }
@@ -203,6 +212,13 @@ impl Journal {
             if let Some(settled) = rec.settled.as_mut().filter(|settled| !settled.durable) {
                 settled.hurt |= bit;
             }
+        }
+    }
+
+    /// A node's power went: what is not durable there may be gone.
+    pub fn lost_power(&mut self, node: usize) {
+        for rec in &mut self.records {
+            rec.there_on &= rec.durable_on | !(1 << node);
         }
     }
 
@@ -272,8 +288,11 @@ impl Journal {
 
     /// What is said to have met a boundary on so many copies has.
     pub fn check_copies(&mut self, id: u64, boundary: Boundary, copies: u32) -> Checked<()> {
+        let exact = self.copies_are_there;
         let rec = self.record(id)?;
         let there = match boundary {
+            // A copy that was lost may be counted until the leader hears of it.
+            Boundary::Written if exact => rec.there_on,
             Boundary::Written => rec.written_on,
             Boundary::Durable => rec.durable_on,
         };

@@ -3,11 +3,29 @@
 //!
 //! 1. At most one node ever leads a group at a (generation, term).
 //! 2. Once a client got the confirm of a leader, no leader of an earlier term
-//!    says another one.
+//!    confirms what is not in that leader's history (F10), and none of an earlier
+//!    generation confirms anything.
+//!
+//! A leader that does not know yet that it was deposed may say late that a record is
+//! on its copies: enough replicas told it so while they were in its term, so each
+//! later leader has the record, and the client could as well have got the confirm
+//! before. That is no lie, and no fence is missing. It is one where the record is not
+//! among what the later leader found: it would have to stand, in its partition, in
+//! front of everything that the later leader confirmed, for that was proposed in the
+//! later term; and its bytes are on that leader's disk.
 
 use std::collections::BTreeMap;
 
 use super::{issues::Issue, journal::Key, world::World, Checked};
+
+/// Records that were confirmed, as the confirm says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Confirmed {
+    pub key: Key,
+    pub first_id: u64,
+    pub first_offset: u64,
+    pub count: u64,
+}
 
 /// Generation and term.
 pub(super) type Reign = (u32, u64);
@@ -21,10 +39,12 @@ pub(super) struct Leaders {
     last: BTreeMap<(u32, usize, u64), Reign>,
     /// By group and reign: when a client first got a confirm of it.
     first_confirm: BTreeMap<(u32, Reign), u64>,
+    /// By reign and partition: the lowest offset confirmed in it.
+    lowest: BTreeMap<(Reign, Key), u64>,
 }
 
 impl Leaders {
-    /// The newest leader of a group.
+    /// The newest leader of a group, and the reign it began.
     fn newest(&self, group: u32) -> Option<(Reign, usize)> {
         let (reign, node) = self.of.get(&group)?.last_key_value()?;
         Some((*reign, *node))
@@ -84,6 +104,15 @@ impl World {
         leader.voters.len() == self.nodes.len() && (0..self.nodes.len()).all(votes)
     }
 
+    /// Who became leader of the group last.
+    pub(super) fn newest_leader(&self, group: u32) -> Option<usize> {
+        self.leaders.newest(group).map(|(_, node)| node)
+    }
+
+    pub(super) fn newest_reign(&self, group: u32) -> Option<Reign> {
+        self.leaders.newest(group).map(|(reign, _)| reign)
+    }
+
     fn reign_of(&self, group: u32, issue: &Issue) -> Option<Reign> {
         let key = (group, issue.node, issue.life);
         self.leaders.last.get(&key).copied()
@@ -98,28 +127,46 @@ impl World {
     }
 
     /// A client got a confirm. `issue`: by whom.
-    pub(super) fn check_owner(&mut self, key: Key, issue: &Issue, what: &str) -> Checked<()> {
-        let Some(group) = self.journal.group_of(key) else {
+    pub(super) fn check_owner(&mut self, what: Confirmed, issue: &Issue) -> Checked<()> {
+        let Some(group) = self.journal.group_of(what.key) else {
             return Ok(());
         };
         let Some(reign) = self.reign_of(group, issue) else {
             return Err(format!(
-                "{what} {key:?} and does not lead group {group}: {issue:?}"
+                "{what:?} is confirmed by who does not lead group {group}: {issue:?}"
             ));
         };
-        let later = self
-            .leaders
-            .first_confirm
-            .range((group, (reign.0, reign.1 + 1))..=(group, (u32::MAX, u64::MAX)))
-            .find(|(_, at_us)| **at_us < issue.not_before_us);
-        if let Some(((_, later), at_us)) = later {
-            return Err(format!(
-                "{what} {key:?} in {reign:?}, and {later:?} confirmed at {at_us}: {issue:?}"
-            ));
+        let later = (group, (reign.0, reign.1 + 1))..=(group, (u32::MAX, u64::MAX));
+        let later = self.leaders.first_confirm.range(later);
+        let before = later.filter(|(_, at_us)| **at_us < issue.not_before_us);
+        for ((_, later), at_us) in before {
+            if !self.has_in_history(group, *later, reign, what) {
+                return Err(format!(
+                    "{what:?} is confirmed in {reign:?}, and {later:?}, which lacks it, confirmed at {at_us}: {issue:?}"
+                ));
+            }
         }
         let now_us = self.now_us;
         let first = self.leaders.first_confirm.entry((group, reign));
         first.or_insert(now_us);
+        let lowest = self.leaders.lowest.entry((reign, what.key));
+        let lowest = lowest.or_insert(u64::MAX);
+        *lowest = what.first_offset.min(*lowest);
         Ok(())
+    }
+
+    /// Whether the records may be among what the leader of a later reign found.
+    fn has_in_history(&self, group: u32, later: Reign, reign: Reign, what: Confirmed) -> bool {
+        let leaders = &self.leaders;
+        let end = what.first_offset + what.count;
+        let own = leaders.lowest.get(&(later, what.key));
+        let in_front = own.is_none_or(|lowest| end <= *lowest);
+        let node = leaders.of.get(&group).and_then(|of| of.get(&later));
+        let there = node.is_some_and(|node| {
+            let ids = what.first_id..what.first_id + what.count;
+            let mut records = ids.map(|id| self.journal.records.get(id as usize));
+            records.all(|rec| rec.is_some_and(|rec| rec.written_on & 1 << node != 0))
+        });
+        later.0 == reign.0 && in_front && there
     }
 }

@@ -3,7 +3,9 @@
 use shards::engine::{ConnKey, Event};
 
 use super::{
-    issues::{describe, said_in, Issue},
+    issues::{describe, said_in, taken_in, Issue},
+    net::Body,
+    node::Told,
     world::{Happening, OnNode, World},
 };
 
@@ -143,9 +145,13 @@ impl World {
         if peer >= self.nodes.len() || peer == node {
             return;
         }
-        let told = self.nodes[node].to_peers.entry(peer);
-        let (_, planned) = told.or_insert((now_us, false));
-        if !std::mem::replace(planned, true) {
+        let sim = &mut self.nodes[node];
+        let told = sim.to_peers.entry(peer).or_insert(Told {
+            at_us: now_us,
+            turns: sim.turns,
+            planned: false,
+        });
+        if !std::mem::replace(&mut told.planned, true) {
             let after = self.delay(60);
             self.plan_on(node, after, OnNode::TakeNode { peer });
         }
@@ -160,7 +166,7 @@ impl World {
             }
             return;
         }
-        let Some((told_us, _)) = self.nodes[node].to_peers.remove(&peer) else {
+        let Some(told) = self.nodes[node].to_peers.remove(&peer) else {
             return;
         };
         let mut bytes = Vec::new();
@@ -174,29 +180,57 @@ impl World {
         if !taken {
             return;
         }
-        self.note_issues(node, peer, told_us, &bytes);
+        let said = self.issues_of(node, peer, told, &bytes);
         self.want_node_output(node, peer);
         let after = self.delay(self.settings.hop_us) + self.net.slow_us(node, peer);
         let due = self.now_us + after;
         let line = describe(&bytes);
-        if let Some(due) = self.net.send(node, peer, due, bytes) {
+        if let Some(due) = self.net.send(node, peer, due, bytes, said) {
             self.note(format_args!("{node} to {peer}:{line}"));
             let (from, to) = (node, peer);
             self.plan(due - self.now_us, Happening::Arrive { from, to });
         }
     }
 
-    /// Remembers who says what to which client.
-    fn note_issues(&mut self, node: usize, peer: usize, told_us: u64, body: &[u8]) {
-        let life = self.nodes[node].engine_life;
-        for (conn, said) in said_in(body) {
-            if let Some(socket) = self.nodes[peer].sockets.get_mut(&ConnKey(conn)) {
-                let issue = Issue {
-                    node,
-                    life,
-                    not_before_us: told_us,
-                };
-                socket.issues.note(said, issue);
+    /// Who says what a body carries to clients: by connection.
+    fn issues_of(
+        &mut self,
+        node: usize,
+        peer: usize,
+        told: Told,
+        body: &[u8],
+    ) -> Vec<(u64, Issue)> {
+        let sim = &mut self.nodes[node];
+        let life = sim.engine_life;
+        let mut issues = Vec::new();
+        for (conn, _) in said_in(body) {
+            let pieces = sim.pieces.entry((peer, conn)).or_default();
+            let issue = Issue {
+                node,
+                life,
+                not_before_us: pieces.leave(told.at_us, told.turns),
+            };
+            issues.push((conn, issue));
+        }
+        issues
+    }
+
+    /// Notes what a body that arrived says to clients, and what it says was taken.
+    fn note_issues(&mut self, from: usize, to: usize, body: &Body) {
+        let sim = &mut self.nodes[to];
+        for ((conn, said), (of, issue)) in said_in(&body.bytes).into_iter().zip(&body.issues) {
+            debug_assert_eq!(conn, *of);
+            let Some(socket) = sim.sockets.get_mut(&ConnKey(conn)) else {
+                continue;
+            };
+            for said in said {
+                socket.issues.note(said, *issue);
+            }
+        }
+        let turns = sim.turns;
+        for conn in taken_in(&body.bytes) {
+            if let Some(pieces) = sim.pieces.get_mut(&(from, conn)) {
+                pieces.taken(turns);
             }
         }
     }
@@ -205,7 +239,7 @@ impl World {
         if !self.nodes[to].up {
             return;
         }
-        let paused_us = self.nodes[to].paused_until_us.saturating_sub(self.now_us);
+        let paused_us = self.nodes[to].pause_us(self.now_us);
         if paused_us > 0 {
             return self.plan(paused_us, Happening::Arrive { from, to });
         }
@@ -219,6 +253,7 @@ impl World {
                 continue;
             }
             self.counts.bodies += 1;
+            self.note_issues(from, to, &body);
             let node = number(from);
             let bytes = &body.bytes;
             self.note(format_args!("{to} from {from}:{}", describe(bytes)));

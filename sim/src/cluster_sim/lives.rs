@@ -166,6 +166,7 @@ impl World {
         sim.engine_life += 1;
         sim.latched = false;
         sim.turns = 0;
+        sim.pieces.clear();
         let names = sim.disk.list().unwrap_or_default();
         let there = sim.places.scan(&sim.disk, &names);
         self.journal.written_on(node, &there);
@@ -298,6 +299,7 @@ impl World {
         self.end_process(node);
         let boot_disk = crate::SimDisk::new(self.random.fork());
         let sim = &mut self.nodes[node];
+        self.journal.lost_power(node);
         sim.disk.power_cut();
         sim.data.power_cut();
         sim.boot_id += 1;
@@ -316,6 +318,7 @@ impl World {
         sim.serving = false;
         sim.latched = false;
         sim.paused_until_us = 0;
+        sim.halted_us = None;
         sim.checked_durable = LogPosition(0);
         sim.disk.fail_writes(0);
         sim.disk.fail_syncs(0);

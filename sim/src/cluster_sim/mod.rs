@@ -15,15 +15,17 @@
 //! copies is true of so many disks.
 //!
 //! 1. A seed, a scenario and a number of nodes are a run, bit for bit.
-//! 2. Whatever a run finds is an `Err` with a sentence; it never panics.
+//! 2. Whatever a run finds is an `Err` with a sentence; a panic of the engine is one.
 //!
 //! Modules: [`settings`] (what a run is made of), `world` (what happens when),
 //! `node`, `driver` and `lives` (a machine), `net` and `links` (between them),
 //! `faults`, `client`, `sending`, `receiving`, `traffic` (the clients),
-//! `journal`, `leaders`, `issues` and `audit` (the oracle).
+//! `journal`, `leaders`, `issues` and `audit` (the oracle), [`directed`] (runs in which
+//! what goes wrong is arranged).
 
 mod audit;
 mod client;
+pub mod directed;
 mod driver;
 mod faults;
 mod issues;
@@ -40,7 +42,9 @@ pub mod settings;
 mod traffic;
 mod world;
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use crate::{trace::Trace, Random};
 use settings::Settings;
@@ -93,7 +97,10 @@ pub fn run(seed: u64, scenario: &str, nodes: usize, keep: usize) -> Result<Summa
     let settings = Settings::draw(&mut random, scenario, nodes.clamp(1, 9));
     let mut world = World::new(random, settings);
     world.trace = Trace::new(keep);
-    match world.lives() {
+    // The world is not used any more but for its trace.
+    let lived = catch_unwind(AssertUnwindSafe(|| world.lives()));
+    let lived = lived.unwrap_or_else(|panic| Err(format!("a panic: {}", said_by(&*panic))));
+    match lived {
         Ok(()) => Ok(world.summary()),
         Err(message) => Err(Box::new(Failure {
             seed,
@@ -103,6 +110,12 @@ pub fn run(seed: u64, scenario: &str, nodes: usize, keep: usize) -> Result<Summa
             trace: world.trace,
         })),
     }
+}
+
+fn said_by(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without a word")
 }
 
 impl World {

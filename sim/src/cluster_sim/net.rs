@@ -12,6 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::issues::Issue;
+
 /// From one node to another, by index.
 pub(super) type Way = (usize, usize);
 
@@ -23,6 +25,8 @@ pub(super) struct Body {
     pub epoch: Epoch,
     pub due_us: u64,
     pub bytes: Vec<u8>,
+    /// Who says what is in it to which connection, in order.
+    pub issues: Vec<(u64, Issue)>,
 }
 
 /// What one end believes.
@@ -155,7 +159,14 @@ impl Net {
 
     /// Puts a body on its way; it arrives behind those before it, at the
     /// earliest at `due_us`. Tells when.
-    pub fn send(&mut self, from: usize, to: usize, due_us: u64, bytes: Vec<u8>) -> Option<u64> {
+    pub fn send(
+        &mut self,
+        from: usize,
+        to: usize,
+        due_us: u64,
+        bytes: Vec<u8>,
+        issues: Vec<(u64, Issue)>,
+    ) -> Option<u64> {
         let epoch = self.end(from, to).up?;
         if self.standing(from, to) != Some(epoch) {
             // It goes into a socket nobody reads any more.
@@ -168,6 +179,7 @@ impl Net {
             epoch,
             due_us,
             bytes,
+            issues,
         });
         Some(due_us)
     }
@@ -245,8 +257,8 @@ mod tests {
     #[test]
     fn bodies_arrive_in_order_and_not_before_their_time() {
         let (mut net, _) = linked();
-        assert_eq!(net.send(0, 1, 50, vec![1]), Some(50));
-        assert_eq!(net.send(0, 1, 20, vec![2]), Some(50));
+        assert_eq!(net.send(0, 1, 50, vec![1], Vec::new()), Some(50));
+        assert_eq!(net.send(0, 1, 20, vec![2], Vec::new()), Some(50));
         assert!(net.arrive(0, 1, 49).is_none());
         assert_eq!(arrivals(&mut net, 0, 1), [1, 2]);
         assert!(arrivals(&mut net, 1, 0).is_empty());
@@ -256,11 +268,11 @@ mod tests {
     fn a_broken_connection_delivers_a_prefix_and_takes_nothing() {
         let (mut net, epoch) = linked();
         for n in 0..5 {
-            net.send(0, 1, 1, vec![n]);
+            net.send(0, 1, 1, vec![n], Vec::new());
         }
         assert!(net.break_up(0, 1, epoch, |count| count.saturating_sub(3)));
         assert!(!net.break_up(0, 1, epoch, |count| count));
-        assert_eq!(net.send(0, 1, 1, vec![9]), None);
+        assert_eq!(net.send(0, 1, 1, vec![9], Vec::new()), None);
         assert_eq!(arrivals(&mut net, 0, 1), [0, 1]);
         assert!(net.told_down(0, 1, epoch));
         assert!(!net.told_down(0, 1, epoch));
@@ -285,15 +297,15 @@ mod tests {
     fn a_blocked_way_holds_what_is_on_it_until_it_opens_or_breaks() {
         let (mut net, epoch) = linked();
         net.block((0, 1));
-        net.send(0, 1, 1, vec![1]);
-        net.send(1, 0, 1, vec![2]);
+        net.send(0, 1, 1, vec![1], Vec::new());
+        net.send(1, 0, 1, vec![2], Vec::new());
         assert!(arrivals(&mut net, 0, 1).is_empty());
         assert_eq!(arrivals(&mut net, 1, 0), [2]);
         assert!(!net.can_connect(0, 1));
         net.unblock((0, 1));
         assert_eq!(arrivals(&mut net, 0, 1), [1]);
         net.block((0, 1));
-        net.send(0, 1, 1, vec![3]);
+        net.send(0, 1, 1, vec![3], Vec::new());
         net.break_up(0, 1, epoch, |count| count);
         net.unblock((0, 1));
         assert!(arrivals(&mut net, 0, 1).is_empty());
@@ -302,8 +314,8 @@ mod tests {
     #[test]
     fn a_dead_process_forgets_its_end_and_gets_nothing() {
         let (mut net, epoch) = linked();
-        net.send(0, 1, 1, vec![1]);
-        net.send(1, 0, 1, vec![2]);
+        net.send(0, 1, 1, vec![1], Vec::new());
+        net.send(1, 0, 1, vec![2], Vec::new());
         net.break_up(0, 1, epoch, |count| count);
         net.forget(1);
         assert!(arrivals(&mut net, 0, 1).is_empty());
@@ -315,7 +327,7 @@ mod tests {
     #[test]
     fn a_full_socket_takes_no_more_until_something_arrived() {
         let (mut net, _) = linked();
-        net.send(0, 1, 1, vec![1; SOCKET_BYTES]);
+        net.send(0, 1, 1, vec![1; SOCKET_BYTES], Vec::new());
         assert!(!net.has_room(0, 1));
         net.arrive(0, 1, 1);
         assert!(net.has_room(0, 1));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use shards::engine::{ConnKey, Engine};
 use shards::log::{segment_name, CleanMarker, LogPosition, RecoveryReport};
 
-use super::issues::Issues;
+use super::issues::{Issues, Pieces};
 use crate::{record, Random, SimDisk, VecBuffer};
 
 /// The server's end of a client's connection.
@@ -29,10 +29,27 @@ pub(super) struct Rebuilt {
     pub report: RecoveryReport,
 }
 
+/// Between two looks whether a halted process goes on.
+const HALT_LOOK_US: u64 = 500;
 const MARK_BYTES: u64 = record::MARK_BYTES as u64;
 
-/// Where a mark of a record went: (segment, offset, written).
-type Place = (u64, u64, bool);
+/// Where a mark of a record went.
+struct Place {
+    segment: u64,
+    offset: u64,
+    written: bool,
+    /// Of the record's key; otherwise of its payload's end.
+    head: bool,
+}
+
+/// Whether of each kind of mark one is so. A copy may stand where it never gets safe:
+/// in front of a sync that failed.
+fn each_kind(places: &[Place], is_so: impl Fn(&Place) -> bool) -> bool {
+    [true, false].into_iter().all(|head| {
+        let mut of_kind = places.iter().filter(|place| place.head == head).peekable();
+        of_kind.peek().is_none() || of_kind.any(&is_so)
+    })
+}
 
 /// Records with bytes on this node's disk that are not known to be safe.
 #[derive(Default)]
@@ -69,17 +86,33 @@ pub(super) struct Node {
     pub wall_offset_ms: i64,
     /// The process stands still until then.
     pub paused_until_us: u64,
+    /// The process stands still since then, until it is told to go on.
+    pub halted_us: Option<u64>,
     /// Its disk takes so much longer until then.
     pub slow_disk: (u64, u64),
+    /// Its syncs take so much longer.
+    pub sync_lag_us: u64,
     pub markers: Vec<CleanMarker>,
     pub checked_durable: LogPosition,
     pub turns: u64,
     pub places: Places,
     /// When it last lost what it had not synced.
     pub hurt_us: Option<u64>,
-    /// To each peer: when the engine said that there is output, and whether a
-    /// take is planned.
-    pub to_peers: BTreeMap<usize, (u64, bool)>,
+    /// Of each peer for which there is output.
+    pub to_peers: BTreeMap<usize, Told>,
+    /// Of connections of other nodes' clients that this engine answers: node,
+    /// connection.
+    pub pieces: BTreeMap<(usize, u64), Pieces>,
+}
+
+/// The engine said that there is output for a peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    pub at_us: u64,
+    /// The engine's turns by then.
+    pub turns: u64,
+    /// A take is planned.
+    pub planned: bool,
 }
 
 impl Node {
@@ -107,6 +140,8 @@ impl Node {
             drift_ppm: 0,
             wall_offset_ms: 1_700_000_000_000,
             paused_until_us: 0,
+            halted_us: None,
+            sync_lag_us: 0,
             slow_disk: (0, 0),
             markers: Vec::new(),
             checked_durable: LogPosition(0),
@@ -114,6 +149,7 @@ impl Node {
             places: Places::default(),
             hurt_us: None,
             to_peers: BTreeMap::new(),
+            pieces: BTreeMap::new(),
         }
     }
 
@@ -135,6 +171,14 @@ impl Node {
         ((now_us / 1000) as i64 + self.wall_offset_ms).max(0) as u64
     }
 
+    /// How long the process stands still from now on, or until it is asked again.
+    pub fn pause_us(&self, now_us: u64) -> u64 {
+        match self.halted_us {
+            Some(_) => HALT_LOOK_US,
+            None => self.paused_until_us.saturating_sub(now_us),
+        }
+    }
+
     /// Clients can connect.
     pub fn accepts(&self) -> bool {
         self.up && self.serving && self.engine.is_some()
@@ -145,11 +189,14 @@ impl Places {
     /// A write was issued.
     pub fn issued(&mut self, write: u64, segment: u64, offset: u64, bytes: &[u8]) {
         for (at, id) in record::marks(bytes) {
+            let head = bytes.get(at..).is_some_and(record::is_head);
             let offset = offset + at as u64;
-            self.of
-                .entry(id)
-                .or_default()
-                .push((segment, offset, false));
+            self.of.entry(id).or_default().push(Place {
+                segment,
+                offset,
+                written: false,
+                head,
+            });
             let records = self.in_flight.entry(write).or_default();
             records.push((id, segment, offset));
         }
@@ -162,9 +209,9 @@ impl Places {
         for (id, segment, offset) in self.in_flight.remove(&write).unwrap_or_default() {
             let places = self.of.entry(id).or_default();
             for place in places.iter_mut() {
-                place.2 |= (place.0, place.1) == (segment, offset);
+                place.written |= (place.segment, place.offset) == (segment, offset);
             }
-            if places.iter().all(|place| place.2) && whole.last() != Some(&id) {
+            if each_kind(places, |place| place.written) && whole.last() != Some(&id) {
                 whole.push(id);
             }
         }
@@ -175,10 +222,12 @@ impl Places {
     pub fn take_safe(&mut self, disk: &SimDisk) -> Vec<u64> {
         let mut safe = Vec::new();
         self.of.retain(|id, places| {
-            let is_safe = places.iter().all(|(segment, offset, written)| {
-                let (name, end) = (segment_name(*segment), offset + MARK_BYTES);
+            let is_safe = each_kind(places, |place| {
+                let name = segment_name(place.segment);
+                let end = place.offset + MARK_BYTES;
                 // A segment that is gone was packed, or held nothing any more.
-                disk.id_of(&name).is_none() || (*written && disk.is_safe(&name, *offset, end))
+                disk.id_of(&name).is_none()
+                    || (place.written && disk.is_safe(&name, place.offset, end))
             });
             if is_safe {
                 safe.push(*id);
@@ -194,13 +243,17 @@ impl Places {
         self.in_flight.clear();
         for name in names {
             let digits = name.strip_prefix("seg-");
-            let Some(sequence) = digits.and_then(|digits| digits.parse().ok()) else {
+            let Some(segment) = digits.and_then(|digits| digits.parse().ok()) else {
                 continue;
             };
             let bytes = disk.contents(name).unwrap_or_default();
             for (at, id) in record::marks(&bytes) {
-                let place = (sequence, at as u64, true);
-                self.of.entry(id).or_default().push(place);
+                self.of.entry(id).or_default().push(Place {
+                    segment,
+                    offset: at as u64,
+                    written: true,
+                    head: bytes.get(at..).is_some_and(record::is_head),
+                });
             }
         }
         self.of.keys().copied().collect()

@@ -17,6 +17,7 @@ use wire::{
 use super::{
     issues::{Issue, Said},
     journal::{Fate, Key, Queue},
+    leaders::Confirmed,
     requests::{Answer, Held, Info, Request, Seen},
     world::World,
     Checked,
@@ -332,9 +333,16 @@ impl World {
                 "  {correlation} at {boundary:?} on {copies}, by {}: {key:?} generation {generation} offset {first}",
                 issue.node
             ));
-            self.check_owner(key, &issue, "confirms")?;
+            let what = Confirmed {
+                key,
+                first_id: known.first_id,
+                first_offset: first,
+                count: known.count,
+            };
+            self.check_owner(what, &issue)?;
             self.journal
                 .confirm(batch, boundary, copies, generation, first)?;
+            self.journal.batches[batch].confirmed_by = Some(issue.node);
             if self.clients[from.client].keep_answers {
                 let answers = &mut self.clients[from.client].answers;
                 answers.insert(correlation, Answer::Done);

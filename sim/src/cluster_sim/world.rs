@@ -258,8 +258,8 @@ impl World {
                 if !sim.up || sim.life != life {
                     return Ok(());
                 }
-                if sim.paused_until_us > self.now_us {
-                    let after = sim.paused_until_us - self.now_us;
+                let after = sim.pause_us(self.now_us);
+                if after > 0 {
                     self.plan(after, Happening::Node { node, life, what });
                     return Ok(());
                 }

@@ -138,6 +138,12 @@ impl SimFile {
 
     /// The power goes: of each dirty sector one version stays, or what was safe;
     /// or the device was just writing there, and it is ruined.
+    /// Only what is durable is left.
+    pub(super) fn drop_unsynced(&mut self) {
+        self.dirty.clear();
+        self.current.clone_from(&self.durable);
+    }
+
     pub(super) fn power_cut(&mut self, fate: Fate, physical_bytes: usize, random: &mut Random) {
         let dirty = std::mem::take(&mut self.dirty);
         let ruined = dirty.keys().copied().find(|_| random.chance(1, 16));

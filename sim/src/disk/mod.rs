@@ -241,6 +241,20 @@ impl SimDisk {
         state.faults.restart();
     }
 
+    /// Everything that is not durable is gone, to the last byte: a power cut now
+    /// leaves what a sync covered, and nothing else.
+    pub fn lose_all_unsynced(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.note("lose all", 0, 0);
+        state.in_flight.clear();
+        state.orphans.clear();
+        state.name_changes.clear();
+        state.names.clone_from(&state.safe_names);
+        for file in state.files.values_mut() {
+            file.drop_unsynced();
+        }
+    }
+
     /// The process dies; the kernel goes on.
     pub fn process_crash(&self) {
         let state = &mut *self.state.borrow_mut();

@@ -37,6 +37,9 @@ impl<B: BatchBuffer> Engine<B> {
         if answer != SnapshotAnswer::Taken {
             self.receiving.remove(&id.group);
         }
+        if answer == SnapshotAnswer::Refused {
+            self.decline_snapshot(&id);
+        }
         let taken = SnapshotTaken {
             id,
             number: piece.number,
@@ -49,6 +52,16 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         self.answer_piece(&taken);
+    }
+
+    fn decline_snapshot(&mut self, id: &SnapshotId) {
+        let Some(slot) = self.groups.get_mut(&id.group).filter(|_| !self.latched) else {
+            return;
+        };
+        let mut outcome = std::mem::take(&mut slot.outcome);
+        slot.group.decline_snapshot(&mut self.log, id, &mut outcome);
+        slot.dirty = true;
+        self.absorb(id.group, outcome);
     }
 
     fn answer_piece(&mut self, taken: &SnapshotTaken) {

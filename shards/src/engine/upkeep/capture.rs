@@ -191,10 +191,13 @@ fn capture_records(
     more
 }
 
+/// `applied`: up to which entry the group is. Writes
 /// `group u32, covered index u64, generation u32, losses u32, then (generation
 /// u32, first_lost u64, highest_known_confirmed_next u64) each, then the head of
 /// the state machine`.
-pub(in crate::engine) fn put_partition(slot: &mut PartitionSlot, covered: u64, out: &mut Vec<u8>) {
+pub(in crate::engine) fn put_partition(slot: &mut PartitionSlot, applied: u64, out: &mut Vec<u8>) {
+    // One that came in a snapshot may be ahead of what its group has applied since.
+    let covered = applied.max(slot.covered);
     out.extend_from_slice(&slot.group.0.to_le_bytes());
     out.extend_from_slice(&covered.to_le_bytes());
     out.extend_from_slice(&slot.generation.to_le_bytes());

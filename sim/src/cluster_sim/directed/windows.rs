@@ -1,0 +1,1 @@
+//! Windows that are too small for chance.

@@ -1,0 +1,45 @@
+//! Directed scenarios of the cluster simulator, each with a few seeds.
+
+use tidegate_sim::cluster_sim::directed::{self, Scenario};
+
+/// What a seed decides: who leads, how syncs are done, when things happen.
+const SEEDS: u64 = 12;
+
+fn play(scenario: Scenario) {
+    for seed in 0..SEEDS {
+        if let Err(message) = scenario(seed) {
+            panic!("seed {seed}: {message}");
+        }
+    }
+}
+
+#[test]
+fn t1_a_follower_that_lost_power_is_repaired() {
+    play(directed::t1_a_follower_that_lost_power_is_repaired);
+}
+
+#[test]
+fn t2_without_the_leader_the_group_waits() {
+    play(directed::t2_without_the_leader_the_group_waits);
+}
+
+#[test]
+fn t3_the_leader_returns_on_the_same_boot() {
+    play(directed::t3_the_leader_returns_on_the_same_boot);
+}
+
+#[test]
+#[ignore = "until a group whose copies are all gone begins a new generation (R6)"]
+fn t4_the_leader_returns_after_its_own_power_cut() {
+    play(directed::t4_the_leader_returns_after_its_own_power_cut);
+}
+
+#[test]
+fn t5_a_stale_leader_confirms_nothing_more() {
+    play(directed::t5_a_stale_leader_confirms_nothing_more);
+}
+
+#[test]
+fn t6_a_vote_outlives_a_power_cut() {
+    play(directed::t6_a_vote_outlives_a_power_cut);
+}
