@@ -757,7 +757,7 @@ impl Group {
     ) {
         let current = id.generation == self.generation && id.term >= self.term();
         let ours = id.to == self.peer.0 && !self.retired.contains(&id.from);
-        if !current || !ours || id.index > self.committed() {
+        if self.stopped || !current || !ours || id.index > self.committed() {
             return;
         }
         let mut message = Message::default();

@@ -270,15 +270,13 @@ impl<B: BatchBuffer> Engine<B> {
         geometry.start_of(current.saturating_sub(RECENT_SEGMENTS))
     }
 
-    /// A capture may begin: everything in front of the anchor is applied, and every
-    /// replica is open, for one that waits for its new name would not be in it.
+    /// A capture may begin: everything in front of the anchor is applied.
     pub(super) fn begin_capture(&mut self) -> Phase {
         let anchor = self.log.anchor();
         // Not so where more became durable than was applied yet.
         let staged = self.staged_from();
         let staged_in_front = staged.is_some_and(|from| from < anchor.position);
         let in_front = !staged_in_front
-            && self.awaiting_recovery.is_empty()
             && self.groups.values().all(|slot| {
                 let first = slot.group.first_unapplied_place();
                 first.is_none_or(|place| place >= anchor.position)
