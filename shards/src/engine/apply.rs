@@ -141,7 +141,12 @@ impl<B: BatchBuffer> Engine<B> {
         if !slot.group.visit_entry(log, entry.index, visit) {
             return Err("its bytes left the tail cache too early".to_owned());
         }
-        outcome.unwrap_or_else(|| applier.apply(&gathered, &|at| log.advance(position, at)))
+        let applied =
+            outcome.unwrap_or_else(|| applier.apply(&gathered, &|at| log.advance(position, at)));
+        if stamp_ms > self.server_ms {
+            self.note_stamp(group, stamp_ms);
+        }
+        applied
     }
 
     fn after_apply(&mut self, group: u32, entry: &Committed, applied: Applied, origin: Origin) {

@@ -74,7 +74,7 @@ pub struct Boot {
 
 impl Boot {
     pub fn new(config: EngineConfig) -> Self {
-        let data_groups = config.place.shard_of_group.len().saturating_sub(1) as u32;
+        let data_groups = config.place.data_groups();
         Boot {
             meta: MetaState::new(data_groups),
             config,
@@ -94,7 +94,7 @@ impl Boot {
     /// # Errors
     /// It is not one that this build reads.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), RestoreFailure> {
-        let data_groups = self.config.place.shard_of_group.len().saturating_sub(1) as u32;
+        let data_groups = self.config.place.data_groups();
         let restored = Restored::read(&checkpoint.body, data_groups)?;
         self.partitions = restored.partitions;
         for slot in self.partitions.values_mut() {
@@ -139,9 +139,10 @@ impl Boot {
             ItemKind::GroupState => {
                 let state = GroupState::decode(payload)
                     .map_err(|source| BootError::GroupState { group, source })?;
-                let (commit, before) = (state.commit, recovered.state.generation);
-                if state.generation > before && !solo {
-                    return self.enter_generation(group, state);
+                let (commit, before) = (state.commit, &recovered.state);
+                let emptied = !state.keeps_reported && state.peer != before.peer;
+                if !solo && (state.generation > before.generation || emptied) {
+                    return self.go_on_as(group, state);
                 }
                 set_state(recovered, state);
                 self.commit_held(group, commit)
@@ -192,10 +193,10 @@ impl Boot {
         self.config.nodes.len() <= 1
     }
 
-    /// The replica goes on in another generation of its group (R6): with its own
-    /// history, all of it, or with nothing.
-    fn enter_generation(&mut self, group: u32, state: GroupState) -> Result<(), BootError> {
-        let begins = state.members.voters.contains(&state.peer.0);
+    /// The replica goes on in another generation of its group (R6), with its own
+    /// history, all of it; or with nothing, there or in the same one.
+    fn go_on_as(&mut self, group: u32, state: GroupState) -> Result<(), BootError> {
+        let begins = state.keeps_reported;
         if begins {
             self.commit_held(group, state.commit)?;
         } else {
@@ -209,6 +210,9 @@ impl Boot {
                 stays
             });
             self.covered.insert(group, 0);
+            if group == GroupId::META.0 {
+                self.meta = MetaState::new(self.config.place.data_groups());
+            }
         }
         if let Some(recovered) = self.groups.get_mut(&group) {
             let (index, term) = (state.base_index, state.base_term);
@@ -283,7 +287,7 @@ impl Boot {
         let Some(piece) = Piece::decode(payload) else {
             return;
         };
-        let data_groups = self.config.place.shard_of_group.len().saturating_sub(1) as u32;
+        let data_groups = self.config.place.data_groups();
         match piece {
             Piece::Installed {
                 index,
@@ -458,7 +462,6 @@ impl Boot {
         let mut awaiting = BTreeMap::new();
         let mut outbound = Vec::new();
         let mut reorder = None;
-        let mut notices = Vec::new();
         for group in 0..self.config.place.shard_of_group.len() as u32 {
             let id = GroupId(group);
             if self.config.place.shard_of(id) != Some(shard) {
@@ -471,27 +474,32 @@ impl Boot {
             if !alone && memory.durable_memory_lost {
                 recovered.state.keeps_reported = false;
             }
-            let harmed = !recovered.state.keeps_reported;
-            if !alone && id == GroupId::META && harmed {
-                notices.push(Notice::Problem(
-                    "this node's replica of group 0 may have forgotten what it answered at durable: it takes no part any more; replace the node".to_owned(),
-                ));
-            }
-            if !alone && (recovered.state.stopped || id == GroupId::META && harmed) {
+            if !alone && recovered.state.stopped {
                 // It keeps its name: under it nothing is voted, acknowledged or led.
                 let mut node = Group::open(id, &recovered, true, self.config.random)?;
-                if memory.durable_memory_lost || !recovered.state.stopped {
+                if memory.durable_memory_lost {
                     node.stop(&mut log)?;
                 }
                 groups.insert(group, GroupSlot::new(node));
                 continue;
             }
-            if forgot && id == GroupId::META {
+            if forgot && alone && id == GroupId::META {
                 recovered = self.own_order(recovered);
                 reorder = Some(recovered.state.clone());
             }
-            if forgot && id != GroupId::META {
-                let (generation, peer) = (recovered.state.generation, recovered.state.peer);
+            let (generation, peer) = (recovered.state.generation, recovered.state.peer);
+            if forgot && !alone {
+                // Group 0's own replica is given its name by group 0's leader.
+                if id != GroupId::META {
+                    let rejoin = MetaCommand::Rejoin {
+                        group,
+                        retired_peer: peer.0,
+                        harmed: !recovered.state.keeps_reported,
+                    };
+                    outbound.push((0, ShardMessage::AskMeta(Box::new(rejoin))));
+                }
+                awaiting.insert(group, recovered);
+            } else if forgot && id != GroupId::META {
                 let ask = ShardMessage::RecoverGroup {
                     shard,
                     group: id,
@@ -557,7 +565,7 @@ impl Boot {
             listed_connections: Vec::new(),
             settled_partitions: Vec::new(),
             outbound,
-            notices,
+            notices: Vec::new(),
             closing: Vec::new(),
             resumed: Vec::new(),
             scratch: Vec::new(),

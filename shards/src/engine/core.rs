@@ -27,6 +27,7 @@ use super::{
     upkeep::Upkeep,
 };
 use crate::{
+    group::GroupId,
     io::BatchBuffer,
     log::{CleanMarker, LogEffect, LogFrontiers, LogPosition, LogWriter},
     state::{meta::GroupHistory, queue::AppendedRecord},
@@ -154,6 +155,28 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn set_time(&mut self, mono_ms: u64) {
         self.server_ms = self.server_ms.max(mono_ms + self.clock_offset_ms);
+    }
+
+    /// Time as a group's entries and due times have it, in ms.
+    pub(super) fn time_in(&self, group: GroupId) -> u64 {
+        let slot = self.groups.get(&group.0);
+        self.server_ms + slot.map_or(0, |slot| slot.ahead_ms)
+    }
+
+    pub(super) fn time_at(&self, key: PartitionKey) -> u64 {
+        let slot = self.partitions.get(&key);
+        slot.map_or(self.server_ms, |slot| self.time_in(slot.group))
+    }
+
+    /// An entry with that stamp was applied, or is in what was installed.
+    pub(super) fn note_stamp(&mut self, group: u32, stamp_ms: u64) {
+        let now = self.server_ms;
+        if let Some(slot) = self.groups.get_mut(&group) {
+            // Of a leader here the group's time is what it stamps with.
+            if !slot.leads() {
+                slot.ahead_ms = slot.ahead_ms.max(stamp_ms.saturating_sub(now));
+            }
+        }
     }
 
     /// A frame of a connection of this shard.

@@ -69,7 +69,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Leases what may go out now. True when the run's bound ended it.
     fn pick(&mut self, key: PartitionKey, picks: &mut Vec<Dispatch>) -> bool {
-        let now = self.server_ms;
+        let (now, time) = (self.server_ms, self.time_at(key));
         let mut bytes = 0;
         loop {
             if picks.len() >= RUN_RECORDS || bytes >= RUN_BYTES {
@@ -85,7 +85,7 @@ impl<B: BatchBuffer> Engine<B> {
             if !self.has_begun(slot) {
                 return false;
             }
-            if !self.next_is_at_hand(key) {
+            if !self.next_is_at_hand(key, time) {
                 self.reads_wanted_by(key);
                 return false;
             }
@@ -98,7 +98,7 @@ impl<B: BatchBuffer> Engine<B> {
             let Some(slot) = self.partitions.get_mut(&key) else {
                 return false;
             };
-            let Some(pick) = slot.machine.next_delivery(now, &mut blocked) else {
+            let Some(pick) = slot.machine.next_delivery(time, &mut blocked) else {
                 return false;
             };
             if self.is_unreadable(pick.location, pick.len) {
@@ -131,7 +131,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// A record whose bytes are damaged is told of and held back; those around
     /// it go on. It is looked at again later, in case the read was at fault.
     fn set_aside(&mut self, key: PartitionKey, pick: &Dispatch) {
-        let until_ms = self.server_ms + BAD_RECORD_PAUSE_MS;
+        let until_ms = self.time_at(key) + BAD_RECORD_PAUSE_MS;
         if let Some(slot) = self.partitions.get_mut(&key) {
             slot.machine.set_aside(pick.offset, pick.attempt, until_ms);
         }
@@ -151,15 +151,14 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// A record that must be read back first keeps its turn; only after a read
     /// failed may others overtake it, so that it holds up none for long.
-    fn next_is_at_hand(&mut self, key: PartitionKey) -> bool {
-        let now = self.server_ms;
+    fn next_is_at_hand(&mut self, key: PartitionKey, time: u64) -> bool {
         let Some(slot) = self.partitions.get_mut(&key) else {
             return true;
         };
         if slot.read_pause_until_ms > 0 {
             return true;
         }
-        match slot.machine.next_ready(now) {
+        match slot.machine.next_ready(time) {
             Some((location, len)) => self.at_hand(location, len),
             None => true,
         }

@@ -43,6 +43,11 @@ impl Directory {
         self.next_id = self.next_id.max(next_id);
     }
 
+    /// Whoever knows ids below `next_id` only is behind this directory.
+    pub(super) fn outruns(&self, next_id: u64) -> bool {
+        next_id < self.next_id
+    }
+
     /// The queue was deleted: its id was given out, and it is not here. False where
     /// this directory may only be behind.
     pub(super) fn is_deleted(&self, queue_id: u64) -> bool {

@@ -134,6 +134,10 @@ pub(super) struct GroupSlot {
     pub catch_up: Option<(u64, u64)>,
     /// The last entry that asked followers to sync, and nothing else.
     pub demanded: u64,
+    /// By so much the group's time is ahead of this node's: it never falls below the
+    /// stamps of earlier leaders, whose clocks may have been. Leases last by the
+    /// difference of two times of it, so that it does not end any.
+    pub ahead_ms: u64,
     /// The last reason for which a message was refused and said.
     pub told_refusal: Option<String>,
 }
@@ -155,6 +159,7 @@ impl GroupSlot {
             changed: None,
             catch_up: None,
             demanded: 0,
+            ahead_ms: 0,
             told_refusal: None,
         }
     }

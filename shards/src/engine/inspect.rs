@@ -10,7 +10,7 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn info(&self, key: PartitionKey) -> Option<QueueInfoReply> {
         let slot = self.partitions.get(&key)?;
         let queue = self.directory.by_id(key.queue_id)?;
-        let counts = slot.machine.counts(self.server_ms);
+        let counts = slot.machine.counts(self.time_in(slot.group));
         let written_next = slot.machine.next_offset();
         let byte = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         Some(QueueInfoReply {

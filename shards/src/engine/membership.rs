@@ -17,7 +17,7 @@ use super::{
     types::Notice,
 };
 use crate::{
-    group::{GroupId, MembershipChange, MembershipStep, PeerId},
+    group::{GroupId, MembershipChange, MembershipStep, PeerId, Recovered},
     io::BatchBuffer,
     state::meta::MetaCommand,
 };
@@ -29,9 +29,9 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// A replica of the group has a new name.
-    pub(super) fn on_replaced(&mut self, group: GroupId, retired: u64, new: u64) {
+    pub(super) fn on_replaced(&mut self, group: GroupId, (retired, new): (u64, u64), harmed: bool) {
         if let Some(slot) = self.groups.get_mut(&group.0) {
-            slot.group.retire(retired);
+            slot.group.retire(retired, harmed);
             slot.replaced.insert(retired, new);
         }
         let waits = self.awaiting_recovery.get(&group.0);
@@ -40,11 +40,18 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// The replica goes on under its new name, with what survived.
-    fn open_rejoined(&mut self, group: GroupId, peer: PeerId) {
+    /// The replica goes on under its new name: with what survived, or with nothing if
+    /// what it reported durable is in doubt.
+    pub(super) fn open_rejoined(&mut self, group: GroupId, peer: PeerId) {
         let Some(mut recovered) = self.awaiting_recovery.remove(&group.0) else {
             return;
         };
+        if !recovered.state.keeps_reported {
+            let state = recovered.state;
+            let of = Recovered::emptied(state.answers_at, state.generation, peer, state.members);
+            self.open_emptied(group, &of);
+            return;
+        }
         recovered.state.peer = peer;
         recovered.state.vote = 0;
         if let Some(node) = self.open_announced(group, &recovered) {

@@ -447,6 +447,10 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Shard 0 told of all queues there are: what it does not name was deleted.
     pub(super) fn on_directory(&mut self, queues: Vec<Arc<QueueDeclaration>>, next_id: u64) {
+        if self.directory.outruns(next_id) {
+            // A copy of group 0 that is being brought up to date: it deletes nothing.
+            return;
+        }
         self.directory_known = true;
         self.directory.knows_below(next_id);
         let named: BTreeSet<u64> = queues.iter().map(|queue| queue.queue_id).collect();
@@ -718,12 +722,6 @@ impl<B: BatchBuffer> Engine<B> {
         generation: u32,
         peer: PeerId,
     ) {
-        if self.is_cluster() {
-            return self.ask_meta(MetaCommand::Rejoin {
-                group: group.0,
-                retired_peer: peer.0,
-            });
-        }
         let Some(meta) = self.meta.as_mut() else {
             return;
         };

@@ -23,6 +23,7 @@ use crate::{
     state::meta::{Collected, GroupHistory, MetaCommand, MetaState},
 };
 
+const META: u32 = GroupId::META.0;
 /// Between two tries to get a command into group 0, in ms.
 const ASK_MS: u64 = 300;
 /// A node's word that it knows no leader counts for so long.
@@ -39,6 +40,8 @@ pub(super) struct Orders {
     leaderless: BTreeMap<u32, BTreeMap<u32, (u32, u64)>>,
     /// Group: when something was last ordered for it.
     ordered: BTreeMap<u32, u64>,
+    /// When this node's replica of group 0 last asked for another name.
+    named_ms: u64,
     /// Group: since when its answers are enough.
     enough: BTreeMap<u32, u64>,
 }
@@ -67,8 +70,42 @@ impl<B: BatchBuffer> Engine<B> {
         }
         asks.append(&mut self.orders.asks);
         self.orders.asks = asks;
+        self.ask_for_own_name();
         if self.leads_meta() {
             self.order_recoveries();
+        }
+    }
+
+    /// This node's replica of group 0 lost what it answered: it wants another name, and
+    /// cannot know who leads.
+    fn ask_for_own_name(&mut self) {
+        let waits = self.awaiting_recovery.get(&META);
+        let Some(retired_peer) = waits.map(|recovered| recovered.state.peer.0) else {
+            return;
+        };
+        if self.orders.named_ms + ASK_MS > self.server_ms {
+            return;
+        }
+        self.orders.named_ms = self.server_ms;
+        let command = MetaCommand::Rejoin {
+            group: META,
+            retired_peer,
+            harmed: true,
+        };
+        let command = command.encode();
+        for node in self.config.nodes.clone() {
+            if let Some(out) = self.links.output(node) {
+                NodeMessage::Propose { command: &command }.encode(out);
+            }
+        }
+    }
+
+    /// Group 0's leader names this node's replica of it.
+    pub(super) fn on_named(&mut self, retired: u64, new: u64) {
+        let waits = self.awaiting_recovery.get(&META);
+        let ours = PeerId(new).node() == self.config.node;
+        if ours && waits.is_some_and(|recovered| recovered.state.peer.0 == retired) {
+            self.open_rejoined(GroupId::META, PeerId(new));
         }
     }
 
@@ -120,8 +157,29 @@ impl<B: BatchBuffer> Engine<B> {
             let reason = "a command for group 0 that no node may ask for".to_owned();
             return self.refused_nodes.push((node, reason));
         }
-        if self.leads_meta() && !self.is_done(&command) {
+        if !self.leads_meta() {
+            return;
+        }
+        if !self.is_done(&command) {
             let _ = self.try_propose_meta(&command, Origin::Nobody);
+            return;
+        }
+        if let MetaCommand::Rejoin {
+            group: META,
+            retired_peer: retired,
+            ..
+        } = command
+        {
+            self.tell_name(node, retired);
+        }
+    }
+
+    fn tell_name(&mut self, node: u32, retired: u64) {
+        let meta = self.meta.as_ref();
+        let history = meta.and_then(|meta| meta.state.group(META));
+        let new = history.and_then(|history| history.replaced.get(&retired).copied());
+        if let Some((new, out)) = new.zip(self.links.output(node)) {
+            NodeMessage::Named { retired, new }.encode(out);
         }
     }
 

@@ -98,7 +98,7 @@ impl<B: BatchBuffer> Engine<B> {
         let command = Command::Append {
             queue_id: key.queue_id,
             partition: key.partition,
-            stamp_ms: self.server_ms,
+            stamp_ms: self.time_in(slot.group),
             count,
             records: &publish.records,
         };

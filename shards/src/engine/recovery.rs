@@ -16,10 +16,10 @@ use super::{
     types::{Notice, ShardMessage},
 };
 use crate::{
-    group::{Group, GroupId, GroupState, PeerId, Recovered},
+    group::{Group, GroupId, GroupState, Members, PeerId, Recovered},
     io::BatchBuffer,
     log::LogPosition,
-    state::meta::{Answer, GroupHistory, MetaCommand},
+    state::meta::{Answer, GroupHistory, MetaCommand, MetaState},
 };
 use wire::vocabulary::Boundary;
 
@@ -46,14 +46,19 @@ impl<B: BatchBuffer> Engine<B> {
         if history.generation > own.generation {
             return self.leave_generation(group, history, &own);
         }
-        for (retired, new) in &history.replaced {
-            self.on_replaced(group, *retired, *new);
-        }
+        self.follow_names(group, history);
         if let Some(slot) = self.groups.get_mut(&id) {
             slot.promotable.clone_from(&history.promoted);
         }
         if history.collecting.is_some() {
             self.stop_generation(id);
+        }
+    }
+
+    fn follow_names(&mut self, group: GroupId, history: &GroupHistory) {
+        for (retired, new) in &history.replaced {
+            let harmed = history.harmed.contains(retired);
+            self.on_replaced(group, (*retired, *new), harmed);
         }
     }
 
@@ -188,10 +193,18 @@ impl<B: BatchBuffer> Engine<B> {
         // Whatever it was in the ended generation is over.
         self.stop_generation(id);
         match history.replaced.get(&own.peer.0) {
-            Some(new) => self.open_emptied(group, history, PeerId(*new), own),
+            Some(new) => {
+                let first = Members::of_voters(vec![history.newest_peer]);
+                let (generation, peer) = (history.generation, PeerId(*new));
+                let of = Recovered::emptied(own.answers_at, generation, peer, first);
+                if self.open_emptied(group, &of) {
+                    self.follow_names(group, history);
+                }
+            }
             None => self.ask_shard_0(MetaCommand::Rejoin {
                 group: id,
                 retired_peer: own.peer.0,
+                harmed: !own.keeps_reported,
             }),
         }
     }
@@ -217,24 +230,15 @@ impl<B: BatchBuffer> Engine<B> {
                 "group {id}: its generation {} begins from what this node holds",
                 history.generation
             )));
-            for (retired, new) in &history.replaced {
-                self.on_replaced(group, *retired, *new);
-            }
+            self.follow_names(group, history);
         }
     }
 
-    /// The replica goes on with nothing, as a learner of the new generation.
-    fn open_emptied(
-        &mut self,
-        group: GroupId,
-        history: &GroupHistory,
-        peer: PeerId,
-        own: &GroupState,
-    ) {
+    /// The replica goes on with nothing, as a learner that is brought everything.
+    pub(super) fn open_emptied(&mut self, group: GroupId, of: &Recovered) -> bool {
         let id = group.0;
-        let recovered = Recovered::emptied(own, history.generation, peer, history.newest_peer);
-        let Some(node) = self.open_announced(group, &recovered) else {
-            return;
+        let Some(node) = self.open_announced(group, of) else {
+            return false;
         };
         self.awaiting_recovery.remove(&id);
         for key in self.keys_of_group(id) {
@@ -243,10 +247,11 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         self.groups.insert(id, GroupSlot::new(node));
-        self.notices.push(Notice::Rejoined { group: id });
-        for (retired, new) in &history.replaced {
-            self.on_replaced(group, *retired, *new);
+        if let Some(meta) = self.meta.as_mut().filter(|_| group == GroupId::META) {
+            meta.state = MetaState::new(self.config.place.data_groups());
         }
+        self.notices.push(Notice::Rejoined { group: id });
+        true
     }
 
     /// A replica under a new identity, which is in the log before anything leaves it.

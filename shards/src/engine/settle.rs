@@ -136,7 +136,7 @@ impl<B: BatchBuffer> Engine<B> {
         ids: &[u8],
         replies: Vec<SettleReply>,
     ) {
-        let now = self.server_ms;
+        let now = self.time_at(key);
         let due_of = |attempt: u32| match (kind, delay_ms) {
             (SettleKind::Release, 0) => match release_backoff_ms(attempt) {
                 0 => 0,
@@ -211,7 +211,7 @@ impl<B: BatchBuffer> Engine<B> {
         let command = Command::Settle {
             queue_id: key.queue_id,
             partition: key.partition,
-            stamp_ms: self.server_ms,
+            stamp_ms: self.time_at(key),
             kind,
             due_ms,
             items: DeliveryIds(ids),

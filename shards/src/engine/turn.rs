@@ -179,24 +179,27 @@ impl<B: BatchBuffer> Engine<B> {
                 return;
             }
             self.timers.partitions.pop();
+            let time = self.time_at(key);
             let Some(slot) = self.partitions.get_mut(&key) else {
                 continue;
             };
             slot.armed_ms = u64::MAX;
             ended.clear();
-            slot.machine.expire(now, &mut ended);
+            slot.machine.expire(time, &mut ended);
             self.end_leases(key, LeaseEndCause::Expired, &ended);
         }
     }
 
     /// Keeps a timer armed for the partition's next lease end or due time.
     pub(super) fn arm_timer(&mut self, key: PartitionKey) {
+        let ahead_ms = self.time_at(key) - self.server_ms;
         let Some(slot) = self.partitions.get_mut(&key) else {
             return;
         };
         let Some(due) = slot.machine.next_deadline_ms() else {
             return;
         };
+        let due = due.saturating_sub(ahead_ms);
         if due < slot.armed_ms {
             slot.armed_ms = due;
             self.timers.arm(due, key);

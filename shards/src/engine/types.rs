@@ -58,6 +58,11 @@ impl ShardPlace {
         }
     }
 
+    /// Groups beside group 0.
+    pub fn data_groups(&self) -> u32 {
+        self.shard_of_group.len().saturating_sub(1) as u32
+    }
+
     /// The shard of a group; groups out of range have none.
     pub fn shard_of(&self, group: GroupId) -> Option<u16> {
         self.shard_of_group.get(group.0 as usize).copied()

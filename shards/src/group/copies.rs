@@ -62,6 +62,12 @@ impl Copies {
         copy.durable
     }
 
+    /// Nothing of what that copy said stands.
+    pub(super) fn forget(&mut self, peer: u64) {
+        let copy = self.of(peer);
+        (copy.written, copy.durable) = (0, 0);
+    }
+
     pub(super) fn durable_of(&self, peer: u64) -> u64 {
         let copy = self.others.iter().find(|copy| copy.peer == peer);
         copy.map_or(0, |copy| copy.durable)

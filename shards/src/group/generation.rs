@@ -4,6 +4,8 @@
 //!    acknowledgement, no message, whatever restarts come between.
 //! 2. What it answers about its history is durable, and so is that it stopped.
 
+use wire::vocabulary::Boundary;
+
 use super::{node::Committed, Group, GroupError, GroupState, Members, PeerId, Recovered, Tail};
 use crate::{
     io::BatchBuffer,
@@ -89,9 +91,8 @@ impl Group {
 }
 
 impl Recovered {
-    /// A replica without any history, which the next generation's first, `of`, is to
-    /// bring everything.
-    pub fn emptied(state: &GroupState, generation: u32, peer: PeerId, of: u64) -> Self {
+    /// A replica without any history: `members` bring it everything.
+    pub fn emptied(answers_at: Boundary, generation: u32, peer: PeerId, members: Members) -> Self {
         Recovered {
             state: GroupState {
                 generation,
@@ -101,11 +102,11 @@ impl Recovered {
                 commit: 0,
                 base_index: 0,
                 base_term: 0,
-                members: Members::of_voters(vec![of]),
+                members,
                 stopped: false,
                 // Not before it has caught up and is promoted.
                 keeps_reported: false,
-                answers_at: state.answers_at,
+                answers_at,
             },
             last_index: 0,
             last_term: 0,

@@ -475,12 +475,19 @@ impl Group {
     }
 
     /// That peer id never counts again (R2): what it acknowledged beyond what it
-    /// reported durable is not there any more (R4).
-    pub fn retire(&mut self, peer: u64) {
+    /// reported durable is not there any more (R4), and if it was `harmed`, nothing is
+    /// (found by the model, `R4-harmed`).
+    pub fn retire(&mut self, peer: u64, harmed: bool) {
         if !self.retired.insert(peer) || !self.is_leader() {
             return;
         }
-        let durable = self.copies.forget_written(peer);
+        let durable = match harmed {
+            true => {
+                self.copies.forget(peer);
+                0
+            }
+            false => self.copies.forget_written(peer),
+        };
         if let Some(progress) = self.raft.raft.mut_prs().get_mut(peer) {
             progress.matched = progress.matched.min(durable);
         }

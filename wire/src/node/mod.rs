@@ -54,6 +54,7 @@ enum Kind {
     SnapshotTaken = 8,
     Propose = 9,
     Leaderless = 10,
+    Named = 11,
 }
 
 impl Kind {
@@ -69,6 +70,7 @@ impl Kind {
             8 => Kind::SnapshotTaken,
             9 => Kind::Propose,
             10 => Kind::Leaderless,
+            11 => Kind::Named,
             _ => return None,
         })
     }
@@ -99,6 +101,9 @@ pub enum NodeMessage<'a> {
     Propose { command: &'a [u8] },
     /// The sender's replica has known no leader of the group for longer than the grace.
     Leaderless { group: u32, generation: u32 },
+    /// Group 0 gave the receiver's replica of it another peer id, which that replica
+    /// cannot read in group 0's log itself.
+    Named { retired: u64, new: u64 },
 }
 
 impl<'a> NodeMessage<'a> {
@@ -113,6 +118,10 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::SnapshotPiece(piece) => piece.encode(out),
             NodeMessage::SnapshotTaken(taken) => taken.encode(out),
             NodeMessage::Propose { command } => out.extend_from_slice(command),
+            NodeMessage::Named { retired, new } => {
+                out.extend_from_slice(&retired.to_le_bytes());
+                out.extend_from_slice(&new.to_le_bytes());
+            }
             NodeMessage::Leaderless { group, generation } => {
                 out.extend_from_slice(&group.to_le_bytes());
                 out.extend_from_slice(&generation.to_le_bytes());
@@ -136,6 +145,7 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::SnapshotTaken(_) => Kind::SnapshotTaken,
             NodeMessage::Propose { .. } => Kind::Propose,
             NodeMessage::Leaderless { .. } => Kind::Leaderless,
+            NodeMessage::Named { .. } => Kind::Named,
         }
     }
 
@@ -149,6 +159,10 @@ impl<'a> NodeMessage<'a> {
             Kind::SnapshotPiece => NodeMessage::SnapshotPiece(SnapshotPiece::decode(&mut reader)?),
             Kind::SnapshotTaken => NodeMessage::SnapshotTaken(SnapshotTaken::decode(&mut reader)?),
             Kind::Propose => NodeMessage::Propose { command: payload },
+            Kind::Named => NodeMessage::Named {
+                retired: reader.u64()?,
+                new: reader.u64()?,
+            },
             Kind::Leaderless => NodeMessage::Leaderless {
                 group: reader.u32()?,
                 generation: reader.u32()?,
@@ -325,6 +339,7 @@ mod tests {
             NodeMessage::Propose {
                 command: b"command",
             },
+            NodeMessage::Named { retired: 5, new: 6 },
             NodeMessage::Leaderless {
                 group: 3,
                 generation: 4,
@@ -340,7 +355,7 @@ mod tests {
     fn a_body_reads_back_message_by_message() {
         let body = body();
         let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
-        assert_eq!(messages.len(), 10);
+        assert_eq!(messages.len(), 11);
         let mut again = Vec::new();
         for message in &messages {
             message.encode(&mut again);

@@ -173,6 +173,11 @@ impl<B: BatchBuffer> Engine<B> {
                 slot.group.weaken();
             }
         }
+        let stamps = staged.partitions.iter();
+        let newest = stamps
+            .filter_map(|slot| slot.machine.newest_stamp_ms())
+            .max();
+        self.note_stamp(id.group, newest.unwrap_or(0));
         let state = staged.meta.take();
         staged.replace(&mut self.partitions, &mut self.room.index_bytes);
         if let (Some(state), Some(meta)) = (state, self.meta.as_mut()) {

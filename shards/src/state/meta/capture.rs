@@ -7,7 +7,7 @@
 //! opens u32:  node u32, log u16, open_counter u64, nonce u64
 //! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
 //! replaced u32: group u32, retired peer u64, new peer u64
-//! eventful u32: group u32, promoted u32, peer u64 each, ordered u8 (0 no, 1 yes, 2 and
+//! eventful u32: group u32, promoted u32, peer u64 each, harmed u32, peer u64 each, ordered u8 (0 no, 1 yes, 2 and
 //!              loss is accepted), answers u32 (0 where none is ordered): peer u64,
 //!              last_term u64, last_index u64, counts u8
 //! forgotten u32: node u32 each
@@ -135,9 +135,11 @@ impl MetaState {
 }
 
 fn put_events(out: &mut Vec<u8>, history: &GroupHistory) {
-    put_count(out, history.promoted.len());
-    for peer in &history.promoted {
-        out.extend_from_slice(&peer.to_le_bytes());
+    for peers in [&history.promoted, &history.harmed] {
+        put_count(out, peers.len());
+        for peer in peers {
+            out.extend_from_slice(&peer.to_le_bytes());
+        }
     }
     let ordered = history.collecting.as_ref();
     out.push(ordered.map_or(0, |it| 1 + u8::from(it.accepts_loss)));
@@ -149,8 +151,10 @@ fn put_events(out: &mut Vec<u8>, history: &GroupHistory) {
 }
 
 fn read_events(reader: &mut Reader<'_>, history: &mut GroupHistory) -> Result<(), CommandError> {
-    for _ in 0..reader.u32()? {
-        history.promoted.insert(reader.u64()?);
+    for peers in [&mut history.promoted, &mut history.harmed] {
+        for _ in 0..reader.u32()? {
+            peers.insert(reader.u64()?);
+        }
     }
     let ordered = reader.u8()?;
     if ordered > 2 {
@@ -263,6 +267,11 @@ mod tests {
                 last_index: 9,
                 counts: true,
             },
+        });
+        state.apply(&MetaCommand::Rejoin {
+            group: 6,
+            retired_peer: super::super::peer_id(3, 1),
+            harmed: true,
         });
         state.apply(&MetaCommand::Forget { node: 3 });
         let bytes = captured(&state);

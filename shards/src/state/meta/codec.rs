@@ -7,7 +7,7 @@
 //! 2 Delete     queue_id u64
 //! 3 Opened     node u32, log u16, open_counter u64, nonce u64
 //! 4 Recovered  group u32, generation u32, retired_peer u64, new_peer u64
-//! 5 Rejoin     group u32, retired_peer u64
+//! 5 Rejoin     group u32, retired_peer u64, harmed u8
 //! 6 Promoting  group u32, generation u32, peer u64
 //! 7 Collect    group u32, generation u32, accepts_loss u8
 //! 8 Answered   group u32, generation u32, peer u64, last_term u64, last_index u64, counts u8
@@ -71,10 +71,12 @@ impl MetaCommand {
             MetaCommand::Rejoin {
                 group,
                 retired_peer,
+                harmed,
             } => {
                 out.extend_from_slice(&[REJOIN, VERSION]);
                 out.extend_from_slice(&group.to_le_bytes());
                 out.extend_from_slice(&retired_peer.to_le_bytes());
+                out.push(u8::from(*harmed));
             }
             MetaCommand::Promoting {
                 group,
@@ -145,6 +147,7 @@ impl MetaCommand {
             REJOIN => MetaCommand::Rejoin {
                 group: reader.u32()?,
                 retired_peer: reader.u64()?,
+                harmed: truth(reader.u8()?)?,
             },
             PROMOTING => MetaCommand::Promoting {
                 group: reader.u32()?,

@@ -23,6 +23,8 @@ pub struct GroupHistory {
     pub newest_peer: u64,
     /// Replicas that joined anew: the retired peer id, and the one that replaces it.
     pub replaced: BTreeMap<u64, u64>,
+    /// Of the retired, those that may have lost what they reported durable.
+    pub harmed: BTreeSet<u64>,
     /// Replicas that joined this generation later and may vote in it.
     pub promoted: BTreeSet<u64>,
     /// A recovery was ordered, and what it knows so far.
@@ -64,6 +66,7 @@ impl GroupHistory {
             retired: BTreeSet::new(),
             newest_peer: 0,
             replaced: BTreeMap::new(),
+            harmed: BTreeSet::new(),
             promoted: BTreeSet::new(),
             collecting: None,
         }
@@ -71,7 +74,7 @@ impl GroupHistory {
 
     /// Something that a capture's last part has to tell.
     pub(super) fn is_eventful(&self) -> bool {
-        !self.promoted.is_empty() || self.collecting.is_some()
+        !self.promoted.is_empty() || !self.harmed.is_empty() || self.collecting.is_some()
     }
 }
 
@@ -144,7 +147,7 @@ impl MetaState {
     }
 
     /// Asked for twice it answers the same.
-    pub(super) fn rejoin(&mut self, group: u32, retired_peer: u64) -> MetaOutcome {
+    pub(super) fn rejoin(&mut self, group: u32, retired_peer: u64, harmed: bool) -> MetaOutcome {
         let next_join = self.next_join;
         let history = self.history(group);
         if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
@@ -157,6 +160,9 @@ impl MetaState {
         }
         let new_peer = peer_id(peer_node(retired_peer), next_join);
         history.retired.insert(retired_peer);
+        if harmed {
+            history.harmed.insert(retired_peer);
+        }
         history.replaced.insert(retired_peer, new_peer);
         self.next_join += 1;
         MetaOutcome::Replaced { new_peer }
@@ -298,6 +304,7 @@ mod tests {
             state.apply(&MetaCommand::Rejoin {
                 group: 4,
                 retired_peer: founder(node),
+                harmed: false,
             });
         }
         state.apply(&MetaCommand::Collect {

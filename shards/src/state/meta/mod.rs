@@ -112,6 +112,8 @@ pub enum MetaCommand {
     Rejoin {
         group: u32,
         retired_peer: u64,
+        /// What it reported durable may be gone, too.
+        harmed: bool,
     },
     /// A replica may be promoted to a voter of the generation from now on.
     Promoting {
@@ -218,7 +220,8 @@ impl MetaState {
             MetaCommand::Rejoin {
                 group,
                 retired_peer,
-            } => self.rejoin(*group, *retired_peer),
+                harmed,
+            } => self.rejoin(*group, *retired_peer, *harmed),
             MetaCommand::Promoting {
                 group,
                 generation,

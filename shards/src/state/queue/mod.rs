@@ -192,6 +192,11 @@ impl Partition {
         self.slots.next_offset()
     }
 
+    /// Server time of the newest unsettled records, about.
+    pub fn newest_stamp_ms(&self) -> Option<u64> {
+        self.stamps.newest()
+    }
+
     /// The dispatch mark as applied.
     pub fn mark(&self) -> u64 {
         self.mark.applied()

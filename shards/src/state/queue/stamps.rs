@@ -48,6 +48,11 @@ impl Stamps {
         self.entries.iter().copied()
     }
 
+    /// Of the newest records, up to a step earlier.
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.entries.back().map(|(_, stamp_ms)| *stamp_ms)
+    }
+
     /// Puts an entry back, behind those before.
     pub(super) fn restore(&mut self, first: u64, stamp_ms: u64) {
         self.entries.push_back((first, stamp_ms));
