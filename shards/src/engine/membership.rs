@@ -19,6 +19,7 @@ use super::{
 use crate::{
     group::{GroupId, MembershipChange, MembershipStep, PeerId},
     io::BatchBuffer,
+    mutation::{removed, Rule},
     state::meta::MetaCommand,
 };
 
@@ -73,6 +74,7 @@ impl<B: BatchBuffer> Engine<B> {
                 let boundary = wire::vocabulary::Boundary::Durable;
                 slot.is_reached(at, boundary, copies.min(voters), &frontiers)
             });
+            let settled = settled || removed(Rule::OneAtATime);
             let Some(change) = next_step(slot).filter(|_| settled) else {
                 continue;
             };
@@ -110,6 +112,9 @@ fn next_step(slot: &mut GroupSlot) -> Option<MembershipChange> {
             continue;
         }
         if !members.contains(*new) {
+            if removed(Rule::LearnerFirst) {
+                return change(MembershipStep::Promote, *new);
+            }
             return change(MembershipStep::AddLearner, *new);
         }
     }
@@ -121,6 +126,7 @@ fn next_step(slot: &mut GroupSlot) -> Option<MembershipChange> {
         *until = (learner, slot.group.committed());
     }
     let reached = slot.group.durable_of(learner) >= until.1;
+    let reached = reached || removed(Rule::CatchUp);
     reached
         .then(|| change(MembershipStep::Promote, learner))
         .flatten()
