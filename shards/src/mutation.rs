@@ -1,5 +1,5 @@
-//! The mutation check: rules of the log and the store that can be taken out,
-//! one by one, to see whether the simulator notices.
+//! The mutation check: rules of the log, the store and replication that can be taken
+//! out, one by one, to see whether the simulator notices.
 //!
 //! Owns the list of rules and, with the feature `mutations`, which of them are
 //! removed on this thread. Each rule has its place in the code, which asks
@@ -147,6 +147,76 @@ rules! {
     CoveredOnce = "covered-once",
     /// What a checkpoint covers of group 0 is not applied again.
     MetaCoveredOnce = "meta-covered-once",
+
+    // Replicas: who counts (R1 to R5).
+    /// R1: a join number is never given out again.
+    JoinNumbers = "join-numbers",
+    /// R2: a log that may have forgotten takes no part under its old names in groups that answer at written.
+    Retire = "retire",
+    /// R2: nor, after damage below the durable frontier, in any other.
+    Quarantine = "quarantine",
+    /// R3: a replica joins as a learner.
+    LearnerFirst = "learner-first",
+    /// R3: a learner is promoted once it is durable up to what was committed.
+    CatchUp = "catch-up",
+    /// R3: the next step of membership waits until the last is durable on a majority.
+    OneAtATime = "one-at-a-time",
+    /// R4: of a retired replica only what it reported durable still counts.
+    RetiredCopies = "retired-copies",
+    /// R5: a change of membership takes effect once it is durable.
+    ConfDurable = "conf-durable",
+    /// A group's replica is taken for weakened at boot if the entry is in its log at all.
+    WeakenBoot = "weaken-boot",
+    /// The weakening entry is acted on once it is applied and durable.
+    WeakenDurable = "weaken-durable",
+
+    // A new generation (R6).
+    /// Every trusted voter answers before the next generation begins.
+    R6AllTrusted = "r6-all-trusted",
+    /// As many answers as meet every majority are needed.
+    R6Count = "r6-count",
+    /// An answer counts only from a replica that kept all it ever reported durable.
+    R6Kept = "r6-kept",
+    /// A replica that answers has stopped its generation.
+    R6Fence = "r6-fence",
+    /// What it answers is durable first.
+    R6Sync = "r6-sync",
+    /// The longest history is the one that goes on.
+    R6Longest = "r6-longest",
+    /// Frames of an ended generation are refused.
+    R6Generation = "r6-generation",
+
+    // What may be said, and when (R7 to R10, gates).
+    /// R7: no vote leaves before it is durable.
+    VoteDurable = "vote-durable",
+    /// R7: a leader's messages wait until its term is durable.
+    HeldMessages = "held-messages",
+    /// R8: nothing is delivered in front of its gate.
+    DeliveryGate = "delivery-gate",
+    /// R9: a log that was reopened after an I/O error may have forgotten.
+    ReopenedForgot = "reopened-forgot",
+    /// R10: a snapshot is acknowledged, and reported durable, once it is durable.
+    SnapshotDurable = "snapshot-durable",
+    /// A durable report counts only in the leader's term it was made in.
+    ReportTerm = "report-term",
+    /// A durable report counts no further than what Raft counts as matched.
+    ReportMatched = "report-matched",
+    /// A follower reports no more than it acknowledged to that leader in that term.
+    ReportAcknowledged = "report-acknowledged",
+    /// A new leader serves only once its first entry is committed and durable on a majority.
+    LeaderBarrier = "leader-barrier",
+    /// For that it is not enough that the entry is written on them.
+    BarrierDurable = "barrier-durable",
+    /// Followers know which entries somebody waits for at durable.
+    SyncBit = "sync-bit",
+    /// Nothing is delivered above the dispatch mark.
+    MarkFirst = "mark-first",
+    /// What waits for written never waits for what waits for durable.
+    PerBoundary = "per-boundary",
+    /// The owner's copy is one of those that a gate waits for.
+    GateOwner = "gate-owner",
+    /// A gate waits for as many copies as were asked for.
+    GateCopies = "gate-copies",
 }
 
 #[cfg(not(feature = "mutations"))]
@@ -165,22 +235,22 @@ mod armed {
     use super::Rule;
 
     thread_local! {
-        static REMOVED: Cell<u64> = const { Cell::new(0) };
+        static REMOVED: Cell<u128> = const { Cell::new(0) };
         static HITS: Cell<u64> = const { Cell::new(0) };
     }
 
     // One bit each.
-    const _: () = assert!(Rule::ALL.len() <= 64);
+    const _: () = assert!(Rule::ALL.len() <= 128);
 
     /// Removes these rules on this thread, and no others; counts anew.
     pub fn set_removed(rules: &[Rule]) {
-        REMOVED.set(rules.iter().fold(0, |set, rule| set | 1 << *rule as u8));
+        REMOVED.set(rules.iter().fold(0, |set, rule| set | 1 << *rule as u32));
         HITS.set(0);
     }
 
     /// Whether the rule is removed on this thread.
     pub fn removed(rule: Rule) -> bool {
-        let is_removed = REMOVED.get() & 1 << rule as u8 != 0;
+        let is_removed = REMOVED.get() & 1 << rule as u32 != 0;
         if is_removed {
             HITS.set(HITS.get() + 1);
         }

@@ -94,10 +94,10 @@ fn main() -> ExitCode {
         eprintln!("a simulated cluster has 1 to 9 nodes");
         return ExitCode::from(2);
     }
-    let passed = if options.cluster {
-        cluster::run_all(&options)
-    } else if options.mutations || !options.remove.is_empty() {
+    let passed = if options.mutations || !options.remove.is_empty() {
         remove_rules(&options)
+    } else if options.cluster {
+        cluster::run_all(&options)
     } else if let Some(kept) = &options.only {
         let seed = options.from;
         shrunk::repeat(seed, options.scenario_of(seed), kept, options.tail, "")

@@ -43,3 +43,23 @@ fn t5_a_stale_leader_confirms_nothing_more() {
 fn t6_a_vote_outlives_a_power_cut() {
     play(directed::t6_a_vote_outlives_a_power_cut);
 }
+
+#[test]
+fn a_buffered_confirm_does_not_wait_for_a_durable_one() {
+    play(directed::a_buffered_confirm_behind_a_durable_one);
+}
+
+#[test]
+fn what_a_leader_handed_out_before_it_knew_of_the_next_is_flagged() {
+    play(directed::deliveries_of_a_leader_that_was_cut_off);
+}
+
+#[test]
+fn a_copy_that_was_lost_is_not_counted() {
+    play(directed::a_copy_that_was_lost_is_not_counted);
+}
+
+#[test]
+fn a_snapshot_counts_once_it_is_durable() {
+    play(directed::a_snapshot_that_is_not_durable);
+}

@@ -16,6 +16,7 @@ use crate::{
     group::{Committed, GroupId, MembershipChange},
     io::BatchBuffer,
     log::LogPosition,
+    mutation::{removed, Rule},
     state::meta::MetaCommand,
 };
 
@@ -57,7 +58,12 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let ours = slot.group.is_leader() && slot.group.term() == entry.term;
         if ours && !slot.serving {
-            self.gate_majority(group, at(entry), GateAction::Serving { group });
+            let action = GateAction::Serving { group };
+            if removed(Rule::BarrierDurable) {
+                let copies = majority(self.replicas());
+                return self.gate(group, at(entry), Boundary::Written, copies, action);
+            }
+            self.gate_majority(group, at(entry), action);
         }
     }
 
@@ -179,6 +185,9 @@ impl<B: BatchBuffer> Engine<B> {
                     count,
                     bytes,
                 };
+                if removed(Rule::DeliveryGate) {
+                    self.open_recovered(key);
+                }
                 self.gate_append(group, at, append, confirm);
             }
             (Applied::Settled { key }, Origin::Settles { replies, .. }) => {
@@ -346,7 +355,8 @@ impl<B: BatchBuffer> Engine<B> {
     /// What the entry has reached, if that is enough.
     fn met(&self, group: u32, at: At, boundary: Boundary, copies: usize) -> Option<Met> {
         let slot = self.groups.get(&group)?;
-        if !slot.is_reached(at, boundary, copies, &self.frontiers) {
+        let behind = removed(Rule::PerBoundary) && slot.waiting() > 0;
+        if behind || !slot.is_reached(at, boundary, copies, &self.frontiers) {
             return None;
         }
         let copies = slot.group.copies_of(boundary, at.index);

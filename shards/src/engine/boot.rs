@@ -237,7 +237,8 @@ impl Boot {
         };
         // Taken for weakened if the entry is in the log at all: what was answered
         // behind it may have been answered at written.
-        if group != GroupId::META.0 && matches!(Command::decode(payload), Ok(Command::Weaken)) {
+        let weakens = matches!(Command::decode(payload), Ok(Command::Weaken));
+        if group != GroupId::META.0 && weakens && !removed(Rule::WeakenBoot) {
             recovered.state.answers_at = Boundary::Written;
         }
         let tail = &mut recovered.tail;
@@ -469,9 +470,10 @@ impl Boot {
             }
             let mut recovered = self.groups.remove(&group).unwrap_or_else(|| self.fresh());
             let alone = self.is_solo();
-            let forgot = memory.durable_memory_lost
-                || memory.amnesiac && recovered.state.answers_at == Boundary::Written;
-            if !alone && memory.durable_memory_lost {
+            let weak = recovered.state.answers_at == Boundary::Written;
+            let harm = memory.durable_memory_lost && !removed(Rule::Quarantine);
+            let forgot = harm || memory.amnesiac && weak && !removed(Rule::Retire);
+            if !alone && harm {
                 recovered.state.keeps_reported = false;
             }
             if !alone && recovered.state.stopped {

@@ -20,6 +20,7 @@ use crate::{
     group::{Group, GroupId, Outcome},
     io::BatchBuffer,
     log::{LogFrontiers, LogPosition},
+    mutation::{removed, Rule},
 };
 
 /// Whom a publish is answered to.
@@ -178,7 +179,9 @@ impl GroupSlot {
         frontiers: &LogFrontiers,
     ) -> bool {
         let others = copies.saturating_sub(1);
-        at.end <= frontiers.at(boundary) && self.group.others_reached(boundary, others) >= at.index
+        let own = at.end <= frontiers.at(boundary) || removed(Rule::GateOwner);
+        let rest = self.group.others_reached(boundary, others) >= at.index;
+        own && (rest || removed(Rule::GateCopies))
     }
 
     pub(super) fn push_gate(&mut self, boundary: Boundary, copies: usize, gate: Gate) {
@@ -209,12 +212,19 @@ impl GroupSlot {
         self.gates.clear();
     }
 
+    /// A gate of an earlier entry is not open yet, at whatever boundary.
+    fn waits_in_front(&self, at: At) -> bool {
+        let mut fronts = self.gates.iter().filter_map(|queue| queue.gates.front());
+        fronts.any(|front| front.at.index < at.index)
+    }
+
     /// The next gate that is open, its boundary and how many copies met it.
     fn pop_open(&mut self, frontiers: &LogFrontiers) -> Option<(GateAction, Met)> {
         let is_open = |queue: &&GateQueue| {
             let front = queue.gates.front();
             front.is_some_and(|gate| {
                 self.is_reached(gate.at, queue.boundary, queue.copies, frontiers)
+                    && !(removed(Rule::PerBoundary) && self.waits_in_front(gate.at))
             })
         };
         let found = self.gates.iter().position(|queue| is_open(&queue))?;

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     group::{GroupId, TICK_MS},
     io::BatchBuffer,
+    mutation::{removed, Rule},
 };
 
 const MOVED: &str =
@@ -89,6 +90,9 @@ impl<B: BatchBuffer> Engine<B> {
         if before.is_some() {
             self.deposed.push(id);
             self.step_down(id);
+        }
+        if leads.is_some() && removed(Rule::LeaderBarrier) {
+            self.began_serving(id);
         }
     }
 

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     group::{GroupId, MembershipChange, MembershipStep, PeerId, Recovered},
     io::BatchBuffer,
+    mutation::{removed, Rule},
     state::meta::MetaCommand,
 };
 
@@ -80,6 +81,7 @@ impl<B: BatchBuffer> Engine<B> {
                 let boundary = wire::vocabulary::Boundary::Durable;
                 slot.is_reached(at, boundary, copies.min(voters), &frontiers)
             });
+            let settled = settled || removed(Rule::OneAtATime);
             let Some(change) = next_step(slot).filter(|_| settled) else {
                 continue;
             };
@@ -117,6 +119,9 @@ fn next_step(slot: &mut GroupSlot) -> Option<MembershipChange> {
             continue;
         }
         if !members.contains(*new) {
+            if removed(Rule::LearnerFirst) {
+                return change(MembershipStep::Promote, *new);
+            }
             return change(MembershipStep::AddLearner, *new);
         }
     }
@@ -128,6 +133,7 @@ fn next_step(slot: &mut GroupSlot) -> Option<MembershipChange> {
         *until = (learner, slot.group.committed());
     }
     let reached = slot.group.durable_of(learner) >= until.1;
+    let reached = reached || removed(Rule::CatchUp);
     reached
         .then(|| change(MembershipStep::Promote, learner))
         .flatten()

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     group::{GroupError, MembershipChange, Outcome, PeerId},
     io::BatchBuffer,
+    mutation::{removed, Rule},
     state::{command::Command, queue::RecordLocation},
 };
 
@@ -90,6 +91,11 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let mut outcome = std::mem::take(&mut slot.outcome);
         let stepped = slot.group.step(&mut self.log, message, &mut outcome);
+        if removed(Rule::WeakenDurable)
+            && message.entries.iter().any(|entry| weakens(entry.payload))
+        {
+            slot.group.weaken();
+        }
         slot.dirty = true;
         self.absorb(id, outcome);
         match stepped {
@@ -222,6 +228,10 @@ impl<B: BatchBuffer> Engine<B> {
         effects.extend(refused.map(|(node, reason)| Effect::NodeRefused { node, reason }));
         self.links.tell(effects);
     }
+}
+
+fn weakens(payload: &[u8]) -> bool {
+    matches!(Command::decode(payload), Ok(Command::Weaken))
 }
 
 /// What came or was read back is a command, and its records verify.

@@ -19,6 +19,7 @@ use crate::{
     group::{Group, GroupId, GroupState, Members, PeerId, Recovered},
     io::BatchBuffer,
     log::LogPosition,
+    mutation::{removed, Rule},
     state::meta::{Answer, GroupHistory, MetaCommand, MetaState},
 };
 use wire::vocabulary::Boundary;
@@ -118,7 +119,8 @@ impl<B: BatchBuffer> Engine<B> {
         let durable = self.frontiers.durable_next;
         let mut answers = Vec::new();
         for (id, slot) in &mut self.groups {
-            let stopped = slot.stopping.is_some_and(|end| end <= durable);
+            let is_durable = |end| end <= durable || removed(Rule::R6Sync);
+            let stopped = slot.stopping.is_some_and(is_durable);
             if !stopped || std::mem::replace(&mut slot.answered, true) {
                 continue;
             }

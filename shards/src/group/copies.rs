@@ -6,6 +6,8 @@
 
 use wire::vocabulary::Boundary;
 
+use crate::mutation::{removed, Rule};
+
 /// Other voters a group has at most: five replicas, and one that is being replaced.
 const MOST_OTHERS: usize = 8;
 
@@ -38,6 +40,8 @@ impl Copies {
         copy.written = matched;
         copy.durable = if both {
             matched
+        } else if removed(Rule::ReportMatched) {
+            copy.durable
         } else {
             copy.durable.min(matched)
         };
@@ -46,7 +50,11 @@ impl Copies {
     /// The voter reported that it is durable up to `index`, in this term.
     pub(super) fn durable(&mut self, peer: u64, index: u64) {
         let copy = self.of(peer);
-        copy.durable = copy.durable.max(index.min(copy.written));
+        let most = match removed(Rule::ReportMatched) {
+            true => u64::MAX,
+            false => copy.written,
+        };
+        copy.durable = copy.durable.max(index.min(most));
     }
 
     /// Who is no member any more does not count.

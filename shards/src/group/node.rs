@@ -21,6 +21,7 @@ use super::{
 use crate::{
     io::BatchBuffer,
     log::{AppendError, Appended, ItemHeader, ItemKind, LogFrontiers, LogPosition, LogWriter},
+    mutation::{removed, Rule},
 };
 
 /// Ticks of [`TICK_MS`]: an election after 300 to 600 ms.
@@ -275,17 +276,22 @@ impl Group {
     }
 
     pub fn is_leader(&self) -> bool {
-        self.raft.raft.state == StateRole::Leader && !self.stopped
+        self.raft.raft.state == StateRole::Leader && !self.is_fenced()
     }
 
     pub fn term(&self) -> u64 {
         self.raft.raft.term
     }
 
+    /// It stopped its generation, which keeps it from everything.
+    fn is_fenced(&self) -> bool {
+        self.stopped && !removed(Rule::R6Fence)
+    }
+
     /// The replica that leads, as far as this one knows.
     pub fn leader(&self) -> Option<PeerId> {
         let leader = self.raft.raft.leader_id;
-        (leader != 0 && !self.stopped).then_some(PeerId(leader))
+        (leader != 0 && !self.is_fenced()).then_some(PeerId(leader))
     }
 
     pub(super) fn store(&self) -> &GroupStorage {
@@ -304,7 +310,7 @@ impl Group {
 
     /// [`TICK_MS`] passed.
     pub fn tick(&mut self) {
-        if self.installs() || self.stopped {
+        if self.installs() || self.is_fenced() {
             return;
         }
         self.raft.tick();
@@ -478,7 +484,7 @@ impl Group {
     /// reported durable is not there any more (R4), and if it was `harmed`, nothing is
     /// (found by the model, `R4-harmed`).
     pub fn retire(&mut self, peer: u64, harmed: bool) {
-        if !self.retired.insert(peer) || !self.is_leader() {
+        if !self.retired.insert(peer) || !self.is_leader() || removed(Rule::RetiredCopies) {
             return;
         }
         let durable = match harmed {
@@ -528,7 +534,7 @@ impl Group {
         message: &RaftMessage<'_>,
         outcome: &mut Outcome,
     ) -> Result<(), GroupError> {
-        if self.stopped {
+        if self.is_fenced() {
             return Ok(());
         }
         let mut bytes = 0;
@@ -564,7 +570,8 @@ impl Group {
             return None;
         }
         let known = !self.retired.contains(&head.from) && head.to == self.peer.0;
-        if !known || head.generation != self.generation {
+        let current = head.generation == self.generation || removed(Rule::R6Generation);
+        if !known || !current {
             return None;
         }
         if head.kind == RaftKind::AppendResponse && !head.reject && head.index > log.last_index() {
@@ -606,7 +613,8 @@ impl Group {
     /// A follower's report of how far it is durable. Of another term than this
     /// leadership's it means nothing.
     pub fn durable_report(&mut self, report: &DurableReport) {
-        let current = report.term == self.term() && report.generation == self.generation;
+        let of_term = report.term == self.term() || removed(Rule::ReportTerm);
+        let current = of_term && report.generation == self.generation;
         if self.is_leader() && current && report.to == self.peer.0 {
             self.copies.durable(report.from, report.index);
         }
@@ -619,7 +627,10 @@ impl Group {
         {
             return None;
         }
-        let index = self.durable_index.min(self.told.acknowledged);
+        let mut index = self.durable_index.min(self.told.acknowledged);
+        if removed(Rule::ReportAcknowledged) {
+            index = self.durable_index;
+        }
         if index <= self.told.durable {
             return None;
         }
@@ -663,7 +674,7 @@ impl Group {
         incoming: &mut impl Iterator<Item = Entry<'e>>,
         outcome: &mut Outcome,
     ) -> Result<bool, GroupError> {
-        if self.stopped || !self.raft.has_ready() {
+        if self.is_fenced() || !self.raft.has_ready() {
             return Ok(false);
         }
         let mut ready = self.raft.ready();
@@ -684,10 +695,14 @@ impl Group {
         // hands out nothing that it was not told is persisted.
         let is_change = |entry: &RaftEntry| entry.get_entry_type() == EntryType::EntryConfChange;
         // R10: nor is a snapshot acknowledged, and reported durable, before it is.
-        let changes = snapshot.is_some() || ready.entries().iter().any(is_change);
-        let hard = ballot.is_some() || changes;
+        let changes = ready.entries().iter().any(is_change) && !removed(Rule::ConfDurable)
+            || snapshot.is_some() && !removed(Rule::SnapshotDurable);
+        let hard = ballot.is_some() && !removed(Rule::VoteDurable) || changes;
         if let Some(ballot) = ballot {
-            end = end.max(self.append_state(log, ballot)?);
+            let stated = self.append_state(log, ballot)?;
+            if hard {
+                end = end.max(stated);
+            }
             self.ballot = ballot;
         }
         if !ready.entries().is_empty() {
@@ -699,7 +714,7 @@ impl Group {
         let at_once = ready.take_messages();
         // R7: no message leaves before the term and vote it was made under are durable.
         let ballot_pending = hard || self.pending.iter().any(|ready| ready.hard);
-        if ballot_pending {
+        if ballot_pending && !removed(Rule::HeldMessages) {
             messages.extend(at_once);
         } else {
             outcome.messages.extend(at_once);
@@ -725,7 +740,10 @@ impl Group {
         let came = incoming.find(|entry| entry.index == index);
         let (payload, sync, kind) = match &came {
             Some(entry) if entry.membership => (entry.payload, true, ItemKind::Membership),
-            Some(entry) => (entry.payload, entry.sync, ItemKind::Entry),
+            Some(entry) => {
+                let sync = entry.sync && !removed(Rule::SyncBit);
+                (entry.payload, sync, ItemKind::Entry)
+            }
             // Durable, see "barrier of a new leader".
             None => (&[][..], true, ItemKind::Entry),
         };
@@ -747,7 +765,7 @@ impl Group {
     pub fn wants_snapshot(&self, id: &SnapshotId) -> bool {
         let log = &self.raft.raft.raft_log;
         id.generation == self.generation
-            && !self.stopped
+            && !self.is_fenced()
             && id.to == self.peer.0
             && !self.retired.contains(&id.from)
             && id.term >= self.term()
@@ -764,7 +782,7 @@ impl Group {
     ) {
         let current = id.generation == self.generation && id.term >= self.term();
         let ours = id.to == self.peer.0 && !self.retired.contains(&id.from);
-        if self.stopped || !current || !ours || id.index > self.committed() {
+        if self.is_fenced() || !current || !ours || id.index > self.committed() {
             return;
         }
         let mut message = Message::default();

@@ -221,7 +221,7 @@ impl Opening<'_> {
             )?,
         };
         store.current.latch_cleared = self.latched_counter;
-        if !store.current.amnesiac {
+        if !store.current.amnesiac && !removed(Rule::ReopenedForgot) {
             store.current.amnesiac = true;
             store.current.incarnation += 1;
         }

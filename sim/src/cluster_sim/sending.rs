@@ -67,18 +67,20 @@ impl World {
         partitions: u16,
         lease_ms: u64,
     ) -> u64 {
-        let name = name.to_owned();
-        let request = Request::Declare {
-            name: name.clone(),
-            mode,
-        };
         let body = Declare {
-            name,
+            name: name.to_owned(),
             mode: mode as u8,
             partitions,
             lease_ms,
             ..Default::default()
         };
+        self.declare_as(client, mode, body)
+    }
+
+    /// Declares what the body says.
+    pub(super) fn declare_as(&mut self, client: usize, mode: Mode, body: Declare) -> u64 {
+        let name = body.name.clone();
+        let request = Request::Declare { name, mode };
         ask!(self, client, request, body)
     }
 

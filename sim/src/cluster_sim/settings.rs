@@ -5,7 +5,15 @@ use shards::log::{LogOptions, SyncMethod};
 use crate::Random;
 
 /// Names of the scenarios a seed can be run in.
-pub const SCENARIOS: [&str; 6] = ["calm", "crash", "partition", "powercut", "disk", "mixed"];
+pub const SCENARIOS: [&str; 7] = [
+    "calm",
+    "crash",
+    "partition",
+    "powercut",
+    "disk",
+    "mixed",
+    "blackout",
+];
 
 /// What goes wrong: the weights of the kinds of fault; 0 = never.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,6 +74,8 @@ pub struct Settings {
     /// A second node may lose what it had not synced before the first one is
     /// repaired, and all of them may at once.
     pub overlapping_cuts: bool,
+    /// Queues are durable, so that no group ever answers at written.
+    pub durable_only: bool,
     /// Shortest and longest lease of a queue, in ms.
     pub lease_ms: (u64, u64),
     pub log: LogOptions,
@@ -93,7 +103,8 @@ impl Settings {
             busy_ms: random.pick(&[500, 3_000, 10_000]),
             fault_every_ms: random.pick(&[100, 400, 1_500]),
             kinds: kinds_of(scenario),
-            overlapping_cuts: nodes == 1,
+            overlapping_cuts: nodes == 1 || scenario == "blackout",
+            durable_only: scenario == "blackout",
             lease_ms: random.pick(&[(100, 400), (200, 30_000), (30_000, 30_000)]),
             log: LogOptions {
                 segment_bytes: u64::from(block_bytes) * blocks,
@@ -146,6 +157,14 @@ fn kinds_of(scenario: &str) -> FaultKinds {
             crash: 1,
             link_loss: 1,
             clock_step: 1,
+            ..none
+        },
+        "blackout" => FaultKinds {
+            power_cut: 8,
+            crash: 2,
+            partition: 1,
+            link_loss: 1,
+            slow_disk: 1,
             ..none
         },
         "disk" => FaultKinds {

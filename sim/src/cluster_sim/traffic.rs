@@ -82,7 +82,10 @@ impl World {
         let (mode, lease_ms, partitions) = known.unwrap_or_else(|| {
             let (low, high) = self.settings.lease_ms;
             let lease_ms = low + self.random.below(high - low + 1);
-            let mode = self.random.pick(&Mode::ALL);
+            let mode = match self.settings.durable_only {
+                true => Mode::Durable,
+                false => self.random.pick(&Mode::ALL),
+            };
             (mode, lease_ms, 1 + self.random.below(3) as u16)
         });
         self.declare(client, name, mode, partitions, lease_ms);

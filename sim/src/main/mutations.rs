@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tidegate_sim::mutation::{
-    everything, hunt, with_removed, Check, Expected, Hunt, Outcome, Rule, CHECKS,
+    cluster_hunts, everything, hunt, with_removed, Check, Expected, Hunt, Outcome, Rule, CHECKS,
 };
 
 use crate::{shrunk, Options};
@@ -68,6 +68,10 @@ pub fn run_one(options: &Options) -> bool {
         });
     }
     let hunts = match &options.scenario {
+        _ if options.cluster => {
+            let nodes = options.nodes.unwrap_or(3);
+            cluster_hunts(options.scenario.as_deref(), nodes, options.seeds())
+        }
         Some(scenario) => vec![Hunt::engine(scenario, options.seeds())],
         None => everything(options.seeds()),
     };

@@ -14,7 +14,7 @@ use std::panic::{self, AssertUnwindSafe};
 pub use shards::mutation::Rule;
 use shards::mutation::{hits, set_removed};
 
-use crate::{directed, engine_sim, log_run, rot_run};
+use crate::{cluster_sim, directed, engine_sim, log_run, rot_run};
 pub use table::CHECKS;
 
 /// Rules that are removed together, where to look, and what must come of it.
@@ -50,7 +50,9 @@ pub enum Hunt {
     Rot(u64),
     /// [`engine_sim`] in one scenario, or in all in turn if it is [`ALL`].
     Engine(&'static str, u64),
-    /// One of [`directed`].
+    /// [`cluster_sim`] with so many nodes in one scenario, or in all in turn.
+    Cluster(&'static str, usize, u64),
+    /// One of [`directed`], or of [`cluster_sim::directed`].
     Directed(&'static str, directed::Scenario, u64),
 }
 
@@ -133,7 +135,8 @@ impl Hunt {
     fn bound(&self) -> u64 {
         match self {
             Hunt::Log(bound) | Hunt::Rot(bound) => *bound,
-            Hunt::Engine(_, bound) | Hunt::Directed(_, _, bound) => *bound,
+            Hunt::Engine(_, bound) => *bound,
+            Hunt::Cluster(_, _, bound) | Hunt::Directed(_, _, bound) => *bound,
         }
     }
 
@@ -142,6 +145,9 @@ impl Hunt {
             Hunt::Log(_) => "log".to_owned(),
             Hunt::Rot(_) => "rot".to_owned(),
             Hunt::Engine(scenario, _) => format!("engine {}", scenario_of(scenario, seed)),
+            Hunt::Cluster(scenario, nodes, _) => {
+                format!("cluster of {nodes} {}", cluster_scenario_of(scenario, seed))
+            }
             Hunt::Directed(name, ..) => format!("\"{name}\""),
         }
     }
@@ -156,6 +162,12 @@ impl Hunt {
             Hunt::Engine(scenario, _) => engine_sim::run(seed, scenario_of(scenario, seed), 0)
                 .map(drop)
                 .map_err(|failure| failure.message),
+            Hunt::Cluster(scenario, nodes, _) => {
+                let scenario = cluster_scenario_of(scenario, seed);
+                cluster_sim::run(seed, scenario, *nodes, 0)
+                    .map(drop)
+                    .map_err(|failure| failure.message)
+            }
             Hunt::Directed(_, scenario, _) => scenario(seed),
         };
         panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
@@ -176,12 +188,38 @@ fn scenario_of(scenario: &'static str, seed: u64) -> &'static str {
     }
 }
 
+fn cluster_scenario_of(scenario: &'static str, seed: u64) -> &'static str {
+    let all = cluster_sim::SCENARIOS;
+    match scenario {
+        ALL => all[(seed % all.len() as u64) as usize],
+        one => one,
+    }
+}
+
+/// Of the cluster simulator: runs in the scenario of that name, or in all in turn and
+/// the directed ones.
+pub fn cluster_hunts(scenario: Option<&str>, nodes: usize, seeds: u64) -> Vec<Hunt> {
+    let mut known = cluster_sim::SCENARIOS.into_iter();
+    let one = scenario.and_then(|name| known.find(|known| *known == name));
+    if let Some(scenario) = one {
+        return vec![Hunt::Cluster(scenario, nodes, seeds)];
+    }
+    let directed = cluster_sim::directed::SCENARIOS.iter();
+    let mut hunts: Vec<Hunt> = directed
+        .map(|(name, scenario)| Hunt::Directed(name, *scenario, seeds.min(16)))
+        .collect();
+    hunts.push(Hunt::Cluster(ALL, nodes, seeds));
+    hunts
+}
+
 /// Everything there is, `seeds` of each: for rules that no check names.
 pub fn everything(seeds: u64) -> Vec<Hunt> {
     let directed = directed::SCENARIOS.iter();
+    let directed = directed.chain(cluster_sim::directed::SCENARIOS);
     let mut hunts: Vec<Hunt> = directed
         .map(|(name, scenario)| Hunt::Directed(name, *scenario, seeds.min(64)))
         .collect();
     hunts.extend([Hunt::Log(seeds), Hunt::Rot(seeds), Hunt::Engine(ALL, seeds)]);
+    hunts.push(Hunt::Cluster(ALL, 3, seeds));
     hunts
 }

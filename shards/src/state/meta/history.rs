@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{peer_id, peer_node, MetaOutcome, MetaState, FIRST_GENERATION, FOUNDING_JOIN};
+use crate::mutation::{removed, Rule};
 
 /// What group 0 knows of a data group's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,16 +112,22 @@ impl MetaState {
         let answered = |peer: &u64| answers.values().any(|answer| answer.peer == *peer);
         let trusted = self.trusted(group, nodes);
         let of: Vec<u64> = trusted.into_iter().filter(|peer| !answered(peer)).collect();
-        let counting = answers.values().filter(|answer| answer.counts);
+        let kept = |answer: &&Answer| answer.counts || removed(Rule::R6Kept);
+        let counting = answers.values().filter(kept);
         let missing = self
             .answers_needed(group, nodes, collecting)
             .saturating_sub(counting.clone().count());
         let longest = counting.max_by_key(|answer| {
             let node = Reverse(peer_node(answer.peer));
-            (answer.last_term, answer.last_index, node)
+            match removed(Rule::R6Longest) {
+                true => (0, 0, node),
+                false => (answer.last_term, answer.last_index, node),
+            }
         });
+        let of_all = of.is_empty() || removed(Rule::R6AllTrusted);
+        let enough = missing == 0 || removed(Rule::R6Count);
         Some(match longest {
-            Some(longest) if of.is_empty() && missing == 0 => Collected::Enough {
+            Some(longest) if of_all && enough => Collected::Enough {
                 winner: longest.peer,
                 all: nodes.iter().all(|node| answers.contains_key(node)),
             },
@@ -153,7 +160,8 @@ impl MetaState {
         if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
             return MetaOutcome::Replaced { new_peer };
         }
-        if super::peer_join(retired_peer) >= next_join {
+        let again = removed(Rule::JoinNumbers);
+        if super::peer_join(retired_peer) >= next_join && !again {
             let reason =
                 format!("peer {retired_peer:#x} of group {group} is none that could join anew");
             return MetaOutcome::Refused { reason };
@@ -164,7 +172,7 @@ impl MetaState {
             history.harmed.insert(retired_peer);
         }
         history.replaced.insert(retired_peer, new_peer);
-        self.next_join += 1;
+        self.next_join += u64::from(!again);
         MetaOutcome::Replaced { new_peer }
     }
 

@@ -5,6 +5,8 @@
 //! 1. `opened <= applied <= proposed` while this leadership lasts.
 //! 2. Nothing at or above `opened` is delivered.
 
+use crate::mutation::{removed, Rule};
+
 /// The mark every partition is created with.
 pub(super) const FIRST_MARK: u64 = 1024;
 
@@ -86,6 +88,9 @@ impl DispatchMark {
     }
 
     pub(super) fn opened(&self) -> u64 {
+        if removed(Rule::MarkFirst) {
+            return u64::MAX;
+        }
         self.opened
     }
 

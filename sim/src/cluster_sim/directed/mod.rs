@@ -6,8 +6,12 @@
 
 mod rig;
 mod traces;
+mod windows;
 
 pub use traces::*;
+pub use windows::*;
+
+use shards::log::SyncMethod;
 
 use super::{world::World, Checked};
 use crate::trace::Trace;
@@ -22,12 +26,29 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
     ("t3", t3_the_leader_returns_on_the_same_boot),
     ("t5", t5_a_stale_leader_confirms_nothing_more),
     ("t6", t6_a_vote_outlives_a_power_cut),
+    (
+        "buffered behind durable",
+        a_buffered_confirm_behind_a_durable_one,
+    ),
+    ("dispatch mark", deliveries_of_a_leader_that_was_cut_off),
+    ("lost copy", a_copy_that_was_lost_is_not_counted),
+    ("snapshot not durable", a_snapshot_that_is_not_durable),
 ];
 
 /// Plays a scenario in a calm world; what it did is shown if it fails and
 /// `TRACE` names a number of lines.
 fn play(seed: u64, scenario: impl FnOnce(&mut World) -> Checked<()>) -> Checked<()> {
+    play_in(World::calm(seed), scenario)
+}
+
+/// The same where durable means that a sync of its own came back.
+fn play_with_syncs(seed: u64, scenario: impl FnOnce(&mut World) -> Checked<()>) -> Checked<()> {
     let mut world = World::calm(seed);
+    world.settings.log.sync_method = SyncMethod::Fdatasync;
+    play_in(world, scenario)
+}
+
+fn play_in(mut world: World, scenario: impl FnOnce(&mut World) -> Checked<()>) -> Checked<()> {
     let lines = std::env::var("TRACE")
         .ok()
         .and_then(|lines| lines.parse().ok());

@@ -2,7 +2,7 @@
 //! faults when they are asked for.
 
 use shards::log::SyncMethod;
-use wire::vocabulary::Mode;
+use wire::{message::Declare, vocabulary::Mode};
 
 use super::super::{
     journal::{Fate, Key},
@@ -60,16 +60,32 @@ impl World {
 
     /// A queue of one partition; its client is connected to that node.
     pub(super) fn declare_at(&mut self, node: usize, mode: Mode) -> Checked<Key> {
+        self.declare_on(node, mode, 0)
+    }
+
+    /// The same; it asks for so many copies (0: a majority, 255: all).
+    pub(super) fn declare_on(&mut self, node: usize, mode: Mode, copies: u8) -> Checked<Key> {
         self.bring(CLIENT, node)?;
-        let lease_ms = self.settings.lease_ms.0;
         let name = format!("{mode:?}");
         let until_us = self.now_us + PATIENCE_MS * 1000;
         loop {
-            let correlation = self.declare(CLIENT, &name, mode, 1, lease_ms);
+            let body = Declare {
+                name: name.clone(),
+                mode: mode as u8,
+                copies,
+                partitions: 1,
+                lease_ms: self.settings.lease_ms.0,
+                ..Default::default()
+            };
+            let correlation = self.declare_as(CLIENT, mode, body);
             match self.answer_to(CLIENT, correlation)? {
                 Answer::Queue { queue_id } => return Ok((queue_id, 0)),
                 answer if self.now_us > until_us => {
                     return Err(format!("{name} is not declared: {answer:?}"));
+                }
+                Answer::Gone => {
+                    self.pass(20)?;
+                    self.bring(CLIENT, node)?;
                 }
                 _ => self.pass(20)?,
             }

@@ -1,1 +1,167 @@
-//! Windows that are too small for chance.
+//! Windows that are too small for chance: each shows what one rule is for.
+
+use shards::log::{segment_name, FIRST_SEGMENT};
+use wire::vocabulary::Mode;
+
+use super::{
+    super::{journal::Fate, sending::Publishing, world::World, Checked},
+    play, play_with_syncs,
+    rig::{CLIENT, OTHER, PATIENCE_MS},
+};
+
+/// All voting replicas.
+const ALL_COPIES: u8 = 255;
+/// Payload bytes of a record that fills the ring.
+const LARGE: usize = 60_000;
+/// Longer than any run.
+const FOREVER_US: u64 = 1 << 40;
+
+/// The syncs of both followers do not come back while somebody waits for durable. What
+/// is published behind it and waits for written is confirmed meanwhile.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn a_buffered_confirm_behind_a_durable_one(seed: u64) -> Result<(), String> {
+    play_with_syncs(seed, |world| {
+        let key = world.declare_at(0, Mode::Buffered)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        let cast = world.cast(key)?;
+        world.bring(CLIENT, cast.leader)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        world.pass(500)?;
+        for node in [cast.second, cast.third] {
+            world.nodes[node].sync_lag_us = FOREVER_US;
+        }
+        let durable = world.send_with(CLIENT, key, 1, true, 0);
+        world.pass(20)?;
+        let written = world.send_records(CLIENT, key, 1);
+        let confirmed = world.is_confirmed_within(written, 200)?;
+        if !confirmed && world.newest_leader(world.group(key)?) == Some(cast.leader) {
+            return Err("a buffered confirm waits for a durable one".to_owned());
+        }
+        if world.fate(durable) == Fate::Confirmed {
+            return Err("confirmed as durable on two copies, and nobody has synced".to_owned());
+        }
+        // Their syncs hang for good: such a machine is turned off.
+        for node in [cast.second, cast.third] {
+            world.crash(node);
+            world.nodes[node].sync_lag_us = 0;
+            world.start_later(node, 20);
+        }
+        world.finish()
+    })
+}
+
+/// More records than the first dispatch mark covers; their leader is cut off and
+/// hands out what it may before it learns that. The next one flags every record that
+/// was handed out.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn deliveries_of_a_leader_that_was_cut_off(seed: u64) -> Result<(), String> {
+    let mode = [Mode::Durable, Mode::Buffered, Mode::Speculative][(seed % 3) as usize];
+    play(seed, |world| {
+        let key = world.declare_at(0, mode)?;
+        for _ in 0..30 {
+            world.confirm_records(CLIENT, key, 100)?;
+        }
+        let leader = world.cast(key)?.leader;
+        world.bring(OTHER, leader)?;
+        world.isolate(leader);
+        world.subscribe(OTHER, key, 10_000, 1 << 20);
+        let next = world.await_other_leader(world.group(key)?, leader)?;
+        world.bring(CLIENT, next)?;
+        world.subscribe(CLIENT, key, 10_000, 1 << 20);
+        world.await_that("deliveries", PATIENCE_MS, |world| {
+            let link = world.clients[CLIENT].link.as_ref();
+            link.is_none_or(|link| link.held.len() >= 2_000)
+        })?;
+        world.finish()
+    })
+}
+
+/// A publish waits for all three copies. The second has it, loses it with its power,
+/// and the leader is told so; the third gets it then. Two copies are not three.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn a_copy_that_was_lost_is_not_counted(seed: u64) -> Result<(), String> {
+    play(seed, |world| {
+        let key = world.declare_on(0, Mode::Buffered, ALL_COPIES)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        let cast = world.cast(key)?;
+        world.bring(CLIENT, cast.leader)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        world.pass(500)?;
+        world.isolate(cast.third);
+        let batch = world.send_records(CLIENT, key, 1);
+        let id = world.journal.batches[batch].first_id as usize;
+        let both = 1 << cast.leader | 1 << cast.second;
+        world.await_that("two copies", PATIENCE_MS, |world| {
+            world.journal.records[id].there_on == both
+        })?;
+        world.cut_power_to_nothing(cast.second);
+        world.start_later(cast.second, 20);
+        world.await_that("the new name", PATIENCE_MS, |world| {
+            let engine = world.nodes[cast.second].engine.as_ref();
+            engine.is_some_and(|engine| engine.memory_is_settled())
+        })?;
+        world.pass(200)?;
+        world.journal.copies_are_there = true;
+        world.join_all(cast.third);
+        world.await_fate(batch)?;
+        world.await_repair()?;
+        world.journal.copies_are_there = false;
+        world.finish()
+    })
+}
+
+/// A follower was away for so long that it needs a snapshot, and its syncs hang when
+/// that is in place. Somebody waits for all copies at durable of what the snapshot
+/// covers.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn a_snapshot_that_is_not_durable(seed: u64) -> Result<(), String> {
+    play_with_syncs(seed, |world| {
+        let key = world.declare_on(0, Mode::Buffered, ALL_COPIES)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        let cast = world.cast(key)?;
+        world.bring(CLIENT, cast.leader)?;
+        world.isolate(cast.third);
+        world.bring(OTHER, cast.leader)?;
+        let waits = world.send_with(OTHER, key, 1, true, 600_000);
+        world.fill_rings(&[cast.leader, cast.second])?;
+        world.nodes[cast.third].sync_lag_us = 1_000_000;
+        world.join_all(cast.third);
+        world.await_fate(waits)?;
+        world.nodes[cast.third].sync_lag_us = 0;
+        world.finish()
+    })
+}
+
+impl World {
+    /// Publishes until these nodes have let go of the ring's begin.
+    fn fill_rings(&mut self, nodes: &[usize]) -> Checked<()> {
+        let key = self.declare_at(nodes[0], Mode::Durable)?;
+        let until_us = self.now_us + PATIENCE_MS * 1000;
+        let first = segment_name(FIRST_SEGMENT);
+        let has_it = |world: &World| {
+            let mut disks = nodes.iter().map(|node| &world.nodes[*node].disk);
+            disks.any(|disk| disk.id_of(&first).is_some())
+        };
+        while has_it(self) {
+            let what = Publishing {
+                lengths: vec![LARGE],
+                ..Publishing::default()
+            };
+            let batch = self.journal.batches.len();
+            self.publish(CLIENT, key, &what);
+            self.await_fate(batch)?;
+            if self.now_us > until_us {
+                return Err("nobody lets go of the first segment".to_owned());
+            }
+        }
+        Ok(())
+    }
+}
