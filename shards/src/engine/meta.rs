@@ -690,6 +690,17 @@ impl<B: BatchBuffer> Engine<B> {
                 return self.refuse(conn, correlation, ErrorCode::Invalid, error.to_string())
             }
         };
+        if self.is_cluster() {
+            // This node's copy may be behind: who leads group 0 has them all.
+            if self.config.shard != 0 {
+                return self.forward(0, conn, Kind::List, correlation, body);
+            }
+            match self.route_group(conn, GroupId::META, Kind::List, correlation, body) {
+                Ok(Routed::Away { .. }) => return,
+                Ok(Routed::Here) => {}
+                Err((code, message)) => return self.refuse(conn, correlation, code, message),
+            }
+        }
         if !self.directory_known {
             let (code, message) = super::publish::unavailable();
             return self.refuse(conn, correlation, code, message);
