@@ -29,7 +29,6 @@ fn t3_the_leader_returns_on_the_same_boot() {
 }
 
 #[test]
-#[ignore = "until a group whose copies are all gone begins a new generation (R6)"]
 fn t4_the_leader_returns_after_its_own_power_cut() {
     play(directed::t4_the_leader_returns_after_its_own_power_cut);
 }

@@ -5,7 +5,7 @@ use shards::log::{LogOptions, SyncMethod};
 use crate::Random;
 
 /// Names of the scenarios a seed can be run in.
-pub const SCENARIOS: [&str; 7] = [
+pub const SCENARIOS: [&str; 8] = [
     "calm",
     "crash",
     "partition",
@@ -13,6 +13,7 @@ pub const SCENARIOS: [&str; 7] = [
     "disk",
     "mixed",
     "blackout",
+    "ruin",
 ];
 
 /// What goes wrong: the weights of the kinds of fault; 0 = never.
@@ -103,7 +104,7 @@ impl Settings {
             busy_ms: random.pick(&[500, 3_000, 10_000]),
             fault_every_ms: random.pick(&[100, 400, 1_500]),
             kinds: kinds_of(scenario),
-            overlapping_cuts: nodes == 1 || scenario == "blackout",
+            overlapping_cuts: nodes == 1 || scenario == "blackout" || scenario == "ruin",
             durable_only: scenario == "blackout",
             lease_ms: random.pick(&[(100, 400), (200, 30_000), (30_000, 30_000)]),
             log: LogOptions {
@@ -163,6 +164,14 @@ fn kinds_of(scenario: &str) -> FaultKinds {
             power_cut: 8,
             crash: 2,
             partition: 1,
+            link_loss: 1,
+            slow_disk: 1,
+            ..none
+        },
+        "ruin" => FaultKinds {
+            power_cut: 6,
+            crash: 3,
+            partition: 2,
             link_loss: 1,
             slow_disk: 1,
             ..none

@@ -5,9 +5,10 @@ use shards::mutation::Rule::{self, *};
 use super::{
     Check,
     Expected::{self, Covered, Violation},
-    Hunt::{self, Directed, Engine, Log, Rot},
+    Hunt::{self, Cluster, Directed, Engine, Log, Rot},
     ALL,
 };
+use crate::cluster_sim::directed as cluster;
 use crate::directed::{
     a_hole_in_what_was_answered, a_stale_batch_behind_other_bytes,
     a_stale_batch_behind_the_same_bytes,
@@ -25,6 +26,29 @@ const fn check(removed: &'static [Rule], hunts: &'static [Hunt], expected: Expec
 const SAME: Hunt = Directed("stale, same bytes", a_stale_batch_behind_the_same_bytes, 16);
 const OTHER: Hunt = Directed("stale, other bytes", a_stale_batch_behind_other_bytes, 16);
 const DECLARES: Hunt = Directed("declares during a capture", declares_during_a_capture, 4);
+const T1: Hunt = Directed("t1", cluster::t1_a_follower_that_lost_power_is_repaired, 8);
+const T4: Hunt = Directed(
+    "t4",
+    cluster::t4_the_leader_returns_after_its_own_power_cut,
+    8,
+);
+const T6: Hunt = Directed("t6", cluster::t6_a_vote_outlives_a_power_cut, 8);
+const BEHIND: Hunt = Directed(
+    "buffered behind durable",
+    cluster::a_buffered_confirm_behind_a_durable_one,
+    8,
+);
+const MARK: Hunt = Directed(
+    "dispatch mark",
+    cluster::deliveries_of_a_leader_that_was_cut_off,
+    8,
+);
+const LOST: Hunt = Directed("lost copy", cluster::a_copy_that_was_lost_is_not_counted, 8);
+const SNAPSHOT: Hunt = Directed(
+    "snapshot not durable",
+    cluster::a_snapshot_that_is_not_durable,
+    8,
+);
 const HOLE: Hunt = Directed("hole", a_hole_in_what_was_answered, 16);
 
 /// Every check.
@@ -85,4 +109,39 @@ pub const CHECKS: &[Check] = &[
     check(&[RelocateChecked], &[Engine(ALL, 700)], Covered("one job of a cycle at a time: nothing else moves a record")),
     check(&[CoveredOnce], &[Engine(ALL, 140)], Violation),
     check(&[MetaCoveredOnce], &[DECLARES], Violation),
+    check(&[], &[T1, T4, T6, BEHIND, MARK, LOST, SNAPSHOT, Cluster(ALL, 3, 80)], Covered("the rules")),
+    check(&[JoinNumbers], &[Cluster("powercut", 3, 30)], Violation),
+    check(&[Retire], &[T1], Violation),
+    check(&[LearnerFirst], &[T1, Cluster("powercut", 3, 60)], Covered("-")),
+    check(&[CatchUp], &[Cluster("powercut", 3, 60)], Covered("one-at-a-time")),
+    check(&[OneAtATime], &[Cluster("powercut", 3, 60)], Covered("catch-up")),
+    check(&[CatchUp, OneAtATime], &[Cluster("powercut", 3, 200)], Violation),
+    check(&[RetiredCopies], &[LOST], Violation),
+    check(&[ConfDurable], &[Cluster("powercut", 3, 60)], Covered("retire: who forgets a membership takes no part under its old name")),
+    check(&[WeakenBoot], &[Cluster("powercut", 3, 200)], Violation),
+    check(&[WeakenDurable], &[Cluster("powercut", 3, 200)], Violation),
+    check(&[R6AllTrusted], &[Cluster("ruin", 3, 200)], Violation),
+    check(&[R6Count], &[Cluster("ruin", 3, 200)], Violation),
+    check(&[R6Kept], &[Cluster("ruin", 3, 60)], Covered("-")),
+    check(&[R6Fence], &[Cluster("ruin", 3, 200)], Violation),
+    check(&[R6Sync], &[Cluster("ruin", 3, 200)], Violation),
+    check(&[R6Longest], &[Cluster("ruin", 3, 200)], Violation),
+    check(&[R6Generation], &[Cluster("ruin", 3, 200)], Violation),
+    check(&[VoteDurable], &[T6], Violation),
+    check(&[HeldMessages], &[Cluster(ALL, 3, 80)], Covered("raft: a candidate's term is durable before it has votes of others")),
+    check(&[DeliveryGate], &[Cluster("crash", 3, 40)], Violation),
+    check(&[ReopenedForgot], &[Cluster("disk", 3, 200)], Violation),
+    check(&[SnapshotDurable], &[SNAPSHOT], Violation),
+    check(&[ReportAcknowledged], &[SNAPSHOT], Violation),
+    check(&[ReportMatched], &[SNAPSHOT, Cluster("partition", 3, 60)], Covered("report-acknowledged")),
+    check(&[ReportMatched, ReportAcknowledged], &[SNAPSHOT], Violation),
+    check(&[ReportTerm], &[Cluster("partition", 3, 60)], Covered("report-matched")),
+    check(&[ReportMatched, ReportTerm], &[Cluster("partition", 3, 200)], Violation),
+    check(&[LeaderBarrier], &[Cluster("crash", 3, 60)], Violation),
+    check(&[BarrierDurable], &[Cluster("ruin", 3, 100)], Violation),
+    check(&[SyncBit], &[Cluster("calm", 3, 40)], Violation),
+    check(&[MarkFirst], &[MARK], Violation),
+    check(&[PerBoundary], &[BEHIND], Violation),
+    check(&[GateOwner], &[Cluster("calm", 3, 40)], Violation),
+    check(&[GateCopies], &[Cluster("calm", 3, 40)], Violation),
 ];

@@ -24,6 +24,7 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
     ("t1", t1_a_follower_that_lost_power_is_repaired),
     ("t2", t2_without_the_leader_the_group_waits),
     ("t3", t3_the_leader_returns_on_the_same_boot),
+    ("t4", t4_the_leader_returns_after_its_own_power_cut),
     ("t5", t5_a_stale_leader_confirms_nothing_more),
     ("t6", t6_a_vote_outlives_a_power_cut),
     (

@@ -63,7 +63,7 @@ pub fn t3_the_leader_returns_on_the_same_boot(seed: u64) -> Result<(), String> {
 }
 
 /// T4: as T2, and the leader's machine loses power, too: all copies are gone. The
-/// group goes on as a new generation with an exact report. Needs R6.
+/// group goes on as a new generation with an exact report.
 ///
 /// # Errors
 /// The promise that was broken.
