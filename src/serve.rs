@@ -103,6 +103,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
     ServerOptions {
         data: options.data.clone(),
         listen: options.listen,
+        advertise: options.advertise.clone(),
         shards: options.shards,
         node: options.node_id,
         data_groups: options.data_groups,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -13,9 +13,10 @@ use tokio::{
 use wire::{error::ErrorCode, message::ANY_SHARD};
 
 use crate::{
-    config::{Builder, Config, MAX_ROUTES},
+    config::{Builder, Config, MAX_LEADERS, MAX_ROUTES},
     error::{ConnectError, Error, Reason},
     link::{Link, Shared, Status},
+    places::{Place, Places},
     publish::{Confirmed, Publisher},
     record::Record,
     route::Route,
@@ -57,6 +58,9 @@ struct Inner {
     shards: u16,
     /// Connections to the other shards, made when first needed; at most one per shard.
     links: Mutex<HashMap<u16, Link>>,
+    /// Connections to nodes that lead what is published to, by shard and address.
+    leaders: Mutex<HashMap<(u16, Arc<str>), Link>>,
+    places: Arc<Places>,
     /// Names resolved; cleared when it reaches its bound.
     routes: Mutex<HashMap<String, Arc<Route>>>,
     window: Arc<Semaphore>,
@@ -82,7 +86,9 @@ impl Client {
         let give_up = Instant::now() + config.patience;
         let config = Arc::new(config);
         let turns = Arc::new(Turns::new(&servers));
-        let home = Link::start(config.clone(), turns.clone(), ANY_SHARD);
+        let places = Arc::new(Places::default());
+        let (known, any) = (places.clone(), turns.clone());
+        let home = Link::start(config.clone(), known, any, ANY_SHARD, None);
         let mut status = home.shared().status();
         let granted = loop {
             let failure = match &*status.borrow_and_update() {
@@ -113,6 +119,8 @@ impl Client {
                 home_shard: granted.shard,
                 shards: granted.shards,
                 links: Mutex::default(),
+                leaders: Mutex::default(),
+                places,
                 routes: Mutex::default(),
             }),
         })
@@ -162,25 +170,42 @@ impl Client {
     /// True while every connection in use stands. A lost one is made again by
     /// itself; this is for telling people about it.
     pub fn is_connected(&self) -> bool {
-        let links = self
-            .inner
-            .links
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut all = links.values().map(Link::shared);
-        self.inner.home.shared().connection() != 0 && all.all(|link| link.connection() != 0)
+        let mut links = self.base_links().into_iter();
+        links.all(|link| link.connection() != 0)
+    }
+
+    /// The nodes that connections lead to at this moment, each once, in order; of a
+    /// server that is alone, its number.
+    pub fn nodes(&self) -> Vec<u32> {
+        let mut nodes: Vec<u32> = self.all_links().iter().map(|link| link.node()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.retain(|node| *node != 0);
+        nodes
+    }
+
+    /// The connections that everything can go by.
+    fn base_links(&self) -> Vec<Arc<Shared>> {
+        let mut links = vec![self.inner.home.shared().clone()];
+        let others = lock(&self.inner.links);
+        links.extend(others.values().map(|link| link.shared().clone()));
+        links
+    }
+
+    /// Those to leaders first: what they cannot send goes to the others.
+    fn all_links(&self) -> Vec<Arc<Shared>> {
+        let leaders = lock(&self.inner.leaders);
+        let mut links: Vec<_> = leaders.values().map(|link| link.shared().clone()).collect();
+        drop(leaders);
+        links.extend(self.base_links());
+        links
     }
 
     /// Settles without confirm that the server refused, so far: their leases
     /// had run out, or their connection was lost first. Their records come again.
     pub fn refused_settles(&self) -> u64 {
-        let links = self
-            .inner
-            .links
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let others: u64 = links.values().map(|l| l.shared().refused_settles()).sum();
-        others + self.inner.home.shared().refused_settles()
+        let links = self.base_links().into_iter();
+        links.map(|link| link.refused_settles()).sum()
     }
 
     /// Waits until everything queued is sent and everything sent is answered,
@@ -188,15 +213,7 @@ impl Client {
     /// failed (not sent) or unknown (sent). Later calls fail.
     pub async fn close(&self, timeout: Duration) {
         let until = Instant::now() + timeout;
-        let mut links = vec![self.inner.home.shared().clone()];
-        {
-            let others = self
-                .inner
-                .links
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            links.extend(others.values().map(|link| link.shared().clone()));
-        }
+        let links = self.all_links();
         for link in &links {
             let left = until.saturating_duration_since(Instant::now());
             link.close(left).await;
@@ -227,11 +244,42 @@ impl Client {
         if !inner.config.shard_aware || shard == inner.home_shard || shard >= inner.shards {
             return inner.home.shared().clone();
         }
-        let mut links = inner.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = links
-            .entry(shard)
-            .or_insert_with(|| Link::start(inner.config.clone(), inner.turns.clone(), shard));
+        let mut links = lock(&inner.links);
+        let link = links.entry(shard).or_insert_with(|| {
+            let (config, places) = (inner.config.clone(), inner.places.clone());
+            Link::start(config, places, inner.turns.clone(), shard, None)
+        });
         link.shared().clone()
+    }
+
+    /// The connection for the next publish to a partition: straight to its leader
+    /// once that is known and connected to, or as [`Client::link_for`].
+    pub(crate) fn link_to_publish(&self, route: &Route, partition: u16) -> Arc<Shared> {
+        let straight = self.inner.config.leader_aware && self.inner.config.shard_aware;
+        let place = straight
+            .then(|| self.inner.places.get(route.queue_id(), partition))
+            .flatten();
+        place
+            .and_then(|place| self.leader_link(place))
+            .unwrap_or_else(|| self.link_for(route.shard(partition)))
+    }
+
+    /// Connects to a leader when it is first asked for; `None` until that is done.
+    fn leader_link(&self, place: Place) -> Option<Arc<Shared>> {
+        let inner = &self.inner;
+        let mut leaders = lock(&inner.leaders);
+        let key = (place.shard, place.address);
+        if !leaders.contains_key(&key) && leaders.len() >= MAX_LEADERS {
+            return None;
+        }
+        let link = leaders.entry(key).or_insert_with_key(|(shard, address)| {
+            let only = Arc::new(Turns::new(&Servers::from(&**address)));
+            let (config, places) = (inner.config.clone(), inner.places.clone());
+            let fallback = Some(inner.home.shared().clone());
+            Link::start(config, places, only, *shard, fallback)
+        });
+        let shared = link.shared();
+        (shared.node() == place.node).then(|| shared.clone())
     }
 
     pub(crate) fn link_of(&self, queue: &crate::queue::Queue, partition: u16) -> Arc<Shared> {
@@ -261,10 +309,12 @@ impl Client {
         self.routes().remove(name);
     }
 
-    fn routes(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Route>>> {
-        self.inner
-            .routes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn routes(&self) -> MutexGuard<'_, HashMap<String, Arc<Route>>> {
+        lock(&self.inner.routes)
     }
+}
+
+/// A panic elsewhere cannot have left it half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -36,6 +36,7 @@ pub(crate) struct Config {
     pub heartbeat: Duration,
     pub shard_aware: bool,
     pub retry_publishes: bool,
+    pub leader_aware: bool,
 }
 
 /// Most bytes of records that are put together into one publish frame.
@@ -45,6 +46,10 @@ pub(crate) const BATCH_BYTES: usize = 256 * 1024;
 pub(crate) const MAX_REQUESTS: usize = 4096;
 /// Most queue names remembered with their places.
 pub(crate) const MAX_ROUTES: usize = 4096;
+/// Most leaders of partitions remembered.
+pub(crate) const MAX_PLACES: usize = 65_536;
+/// Most connections to leaders.
+pub(crate) const MAX_LEADERS: usize = 256;
 /// Memory a queued record costs beside its bytes, counted into the publish window.
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 128;
 /// How long after its deadline a sent publish may still be answered by the
@@ -73,6 +78,7 @@ impl Default for Builder {
                 heartbeat: Duration::from_secs(5),
                 shard_aware: true,
                 retry_publishes: true,
+                leader_aware: true,
             },
         }
     }
@@ -157,6 +163,15 @@ impl Builder {
     /// the server passing requests on.
     pub fn shard_aware(mut self, on: bool) -> Self {
         self.config.shard_aware = on;
+        self
+    }
+
+    /// In a cluster, once a node tells who leads a partition, publishes to it go
+    /// straight there, by a connection of their own (default), or always through the
+    /// node that the client is connected to. Needs
+    /// [shard awareness](Builder::shard_aware).
+    pub fn leader_aware(mut self, on: bool) -> Self {
+        self.config.leader_aware = on;
         self
     }
 

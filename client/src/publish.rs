@@ -22,7 +22,8 @@ use crate::{
     client::Client,
     config::RECORD_OVERHEAD_BYTES,
     error::{Error, Reason},
-    link::PublishKey,
+    link::{PublishKey, Shared},
+    places::UnderWay,
     record::{Batch, Record},
     route::Route,
 };
@@ -253,8 +254,45 @@ impl Publisher {
             durable: self.durable,
             deadline: self.deadline,
         };
-        let link = self.client.link_for(self.route.shard(partition));
-        let receiver = link.publish(key, bytes, count, deadline, alone, permit);
+        let (link, under_way) = self.enter(partition, deadline).await?;
+        let held = (permit, under_way);
+        let receiver = link.publish(key, bytes, count, deadline, alone, held);
         Ok(Confirm { receiver })
+    }
+
+    /// The connection for the next record of a partition. Where that is another one
+    /// than for those under way, these are awaited first: so they stay in order.
+    async fn enter(
+        &self,
+        partition: u16,
+        deadline: Instant,
+    ) -> Result<(Arc<Shared>, UnderWay), Error> {
+        let Some(lane) = self.route.lane(partition) else {
+            return Err(Error::failed(Reason::Limit(
+                "the queue has no partition of that number",
+            )));
+        };
+        let try_enter = || {
+            let link = self.client.link_to_publish(&self.route, partition);
+            let under_way = lane.enter(link.id())?;
+            Some((link, under_way))
+        };
+        if let Some(entered) = try_enter() {
+            return Ok(entered);
+        }
+        loop {
+            let emptied = lane.emptied.notified();
+            tokio::pin!(emptied);
+            emptied.as_mut().enable();
+            if let Some(entered) = try_enter() {
+                return Ok(entered);
+            }
+            timeout_at(deadline, emptied).await.map_err(|_| {
+                Error::failed(Reason::NotSent {
+                    server: self.client.server().to_owned(),
+                    cause: "records before it wait for their answers".to_owned(),
+                })
+            })?;
+        }
     }
 }

@@ -104,6 +104,9 @@ pub struct Queue {
     pub lease: Duration,
     /// Shard that owns each partition; index = partition.
     pub shards: Vec<u16>,
+    /// Node that leads each partition, as far as the node that answered knew; 0 =
+    /// not known. Index = partition.
+    pub leaders: Vec<u32>,
 }
 
 impl Queue {
@@ -120,6 +123,11 @@ impl Queue {
                 .partitions
                 .iter()
                 .map(|place| place.shard.to_native())
+                .collect(),
+            leaders: raw
+                .partitions
+                .iter()
+                .map(|place| place.node.to_native())
                 .collect(),
         })
     }

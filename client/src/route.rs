@@ -1,13 +1,17 @@
 //! Where a queue's partitions live.
 
-use crate::queue::Queue;
+use std::sync::Arc;
+
+use crate::{places::Lane, queue::Queue};
 
 /// A queue's id and the shard of each partition, as located once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Route {
     queue_id: u64,
     /// Index = partition; never empty.
     shards: Vec<u16>,
+    /// What is under way; index = partition.
+    lanes: Vec<Arc<Lane>>,
 }
 
 impl Route {
@@ -16,6 +20,7 @@ impl Route {
         (!queue.shards.is_empty()).then(|| Route {
             queue_id: queue.queue_id,
             shards: queue.shards.clone(),
+            lanes: queue.shards.iter().map(|_| Arc::default()).collect(),
         })
     }
 
@@ -30,6 +35,10 @@ impl Route {
 
     pub fn shard(&self, partition: u16) -> Option<u16> {
         self.shards.get(usize::from(partition)).copied()
+    }
+
+    pub fn lane(&self, partition: u16) -> Option<&Arc<Lane>> {
+        self.lanes.get(usize::from(partition))
     }
 
     /// Partition of a key: CRC-32C of the key, modulo the number of partitions.
@@ -49,6 +58,7 @@ mod tests {
         let route = Route {
             queue_id: 1,
             shards: vec![0; 8],
+            lanes: Vec::new(),
         };
         // The published test vector of CRC-32C.
         assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);

@@ -9,7 +9,7 @@ use support::{quick, soon, Peer, Server};
 use tidegate_client::{Client, ConnectError, ErrorCode, Publisher, Reason, Servers};
 use wire::{
     error::Outcome,
-    message::{GoingAway, Publish},
+    message::{Extension, GoingAway, Publish, Redirect},
 };
 
 /// An address at which nobody listens.
@@ -220,4 +220,179 @@ async fn a_client_that_is_told_not_to_gets_the_refusal_at_once() {
     };
     let (error, ()) = tokio::join!(publisher.publish("x"), refuse);
     assert_eq!(error.unwrap_err().code(), Some(ErrorCode::Unavailable));
+}
+
+/// A client of node 1, told by it that node 2 leads, and both ends of its connections.
+async fn led_elsewhere() -> (Client, Publisher, [Server; 2], [Peer; 2]) {
+    let (one, mut two) = (Server::start().await, Server::start().await);
+    two.node = 2;
+    let (client, mut first) = one.client().await;
+    let publisher = publisher(&client, &mut first).await;
+    let (_, _) = tokio::join!(publisher.publish("a"), async {
+        let (correlation, publish) = first.expect::<Publish>().await;
+        let body = Redirect {
+            queue_id: publish.queue_id,
+            partition: publish.partition,
+            node: 2,
+            shard: 0,
+            extensions: vec![Extension {
+                kind: Extension::ADDRESS,
+                bytes: two.address.clone().into_bytes(),
+            }],
+        };
+        first.send(0, &body).await;
+        first.confirm(correlation, &publish, 0).await;
+    });
+    // Until the other connection stands, everything goes as before.
+    let (_, second) = tokio::join!(
+        async {
+            tokio::join!(publisher.publish("b"), confirm_next(&mut first, 1))
+                .0
+                .unwrap()
+        },
+        two.accept()
+    );
+    soon("the connection to the leader", async {
+        while client.nodes() != [1, 2] {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    (client, publisher, [one, two], [first, second])
+}
+
+#[tokio::test]
+async fn publishes_go_straight_to_the_leader_that_was_told() {
+    let (client, publisher, _servers, [mut first, mut second]) = led_elsewhere().await;
+    let (met, _) = tokio::join!(publisher.publish("c"), confirm_next(&mut second, 2));
+    assert_eq!(met.unwrap().offset, 2);
+    // Everything else stays where it was.
+    let (located, ()) = tokio::join!(client.locate("q"), first.locate(&[0]));
+    located.unwrap();
+}
+
+#[tokio::test]
+async fn a_record_waits_for_those_before_it_when_its_way_changes() {
+    let (one, mut two) = (Server::start().await, Server::start().await);
+    two.node = 2;
+    let (client, mut first) = one.client().await;
+    let publisher = publisher(&client, &mut first).await;
+    let under_way = publisher.send("a").await.unwrap();
+    let (correlation, publish) = first.expect::<Publish>().await;
+    let body = Redirect {
+        queue_id: publish.queue_id,
+        partition: publish.partition,
+        node: 2,
+        shard: 0,
+        extensions: vec![Extension {
+            kind: Extension::ADDRESS,
+            bytes: two.address.clone().into_bytes(),
+        }],
+    };
+    first.send(0, &body).await;
+    let mut sent = Vec::new();
+    // Goes by the first while the second is not connected.
+    let accept = two.accept();
+    tokio::pin!(accept);
+    let mut second = loop {
+        sent.push(publisher.send("more").await.unwrap());
+        tokio::select! {
+            second = &mut accept => break second,
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+    };
+    soon("the connection to the leader", async {
+        while client.nodes() != [1, 2] {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let later = publisher.send("later");
+    tokio::pin!(later);
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut later).await;
+    assert!(early.is_err(), "it overtakes those before it");
+    first.confirm(correlation, &publish, 0).await;
+    let mut offset = 1;
+    while offset <= sent.len() as u64 {
+        let publish = confirm_next(&mut first, offset).await;
+        offset += u64::from(publish.count);
+    }
+    for confirm in sent {
+        soon("a confirm", confirm).await.unwrap();
+    }
+    soon("under way", under_way).await.unwrap();
+    let later = soon("its turn", later).await.unwrap();
+    let publish = confirm_next(&mut second, offset).await;
+    assert!(publish.records.ends_with(b"later"));
+    assert_eq!(soon("a confirm", later).await.unwrap().offset, offset);
+}
+
+#[tokio::test]
+async fn f13_when_the_leader_is_gone_the_first_node_gets_what_was_not_sent() {
+    let (_client, publisher, [_one, two], [mut first, mut second]) = led_elsewhere().await;
+    let sent = publisher.send("sent").await.unwrap();
+    second.expect::<Publish>().await;
+    drop((second, two));
+    assert!(soon("its end", sent).await.unwrap_err().is_unknown());
+    let (met, publish) = tokio::join!(publisher.publish("next"), confirm_next(&mut first, 9));
+    assert_eq!(met.unwrap().offset, 9);
+    assert!(publish.records.ends_with(b"next"));
+}
+
+#[tokio::test]
+async fn what_a_leader_puts_off_goes_by_the_first_node_with_all_that_follows() {
+    let (_client, publisher, _servers, [mut first, mut second]) = led_elsewhere().await;
+    let off = publisher.send("off").await.unwrap();
+    let (correlation, _) = second.expect::<Publish>().await;
+    second
+        .refuse(correlation, ErrorCode::Unavailable, Outcome::Failed)
+        .await;
+    let publish = confirm_next(&mut first, 5).await;
+    assert!(publish.records.ends_with(b"off"));
+    assert_eq!(soon("a confirm", off).await.unwrap().offset, 5);
+    let (met, _) = tokio::join!(publisher.publish("next"), confirm_next(&mut first, 6));
+    assert_eq!(met.unwrap().offset, 6);
+}
+
+#[tokio::test]
+async fn a_leader_that_goes_away_owes_its_answers_and_gets_nothing_new() {
+    let (_client, publisher, _servers, [mut first, mut second]) = led_elsewhere().await;
+    let under_way = publisher.send("under way").await.unwrap();
+    let (correlation, publish) = second.expect::<Publish>().await;
+    let away = GoingAway {
+        reason: "upgrade".into(),
+        ..Default::default()
+    };
+    second.send(0, &away).await;
+    second.confirm(correlation, &publish, 2).await;
+    assert_eq!(soon("the confirm", under_way).await.unwrap().offset, 2);
+    let (met, _) = tokio::join!(publisher.publish("next"), confirm_next(&mut first, 3));
+    assert_eq!(met.unwrap().offset, 3);
+}
+
+#[tokio::test]
+async fn a_client_that_is_told_not_to_stays_with_its_node() {
+    let (one, mut two) = (Server::start().await, Server::start().await);
+    two.node = 2;
+    let (client, mut first) = one.client_with(quick().leader_aware(false)).await;
+    let publisher = publisher(&client, &mut first).await;
+    for offset in 0..3 {
+        let answer = async {
+            let (correlation, publish) = first.expect::<Publish>().await;
+            let body = Redirect {
+                queue_id: publish.queue_id,
+                node: 2,
+                extensions: vec![Extension {
+                    kind: Extension::ADDRESS,
+                    bytes: two.address.clone().into_bytes(),
+                }],
+                ..Default::default()
+            };
+            first.send(0, &body).await;
+            first.confirm(correlation, &publish, offset).await;
+        };
+        let (met, ()) = tokio::join!(publisher.publish("x"), answer);
+        assert_eq!(met.unwrap().offset, offset);
+    }
+    assert_eq!(client.nodes(), [1]);
 }

@@ -56,6 +56,7 @@ fn config() -> EngineConfig {
         scrub_interval_ms: 0,
         recovery_grace_ms: 1_000,
         server: String::new(),
+        advertise: String::new(),
     }
 }
 

@@ -455,6 +455,8 @@ impl Producer {
                     }
                     self.paused_until_ns = now + IDLE_NS;
                 }
+                // A generator measures the way that it was given.
+                Some(Kind::Redirect) => {}
                 Some(Kind::GoingAway) if self.door.has_others() => {
                     self.leave_ns.get_or_insert(now + LEAVE_NS);
                 }

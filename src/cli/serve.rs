@@ -20,6 +20,11 @@ pub struct Serve {
     #[argh(option, arg_name = "addr")]
     listen: Option<String>,
 
+    /// where clients reach this node of a cluster, HOST:PORT (default: the
+    /// address that it listens on)
+    #[argh(option, arg_name = "addr")]
+    advertise: Option<String>,
+
     /// number of shards, 1 to 64; fixed when the data directory is made
     /// (default: one per core)
     #[argh(option, arg_name = "n")]
@@ -44,6 +49,7 @@ impl Serve {
         let overrides = Overrides {
             data: self.data,
             listen: self.listen,
+            advertise: self.advertise,
             shards: self.shards,
             segment_bytes: self.segment_size,
             node_id: self.node,

@@ -17,6 +17,8 @@ use super::{address, ConfigError};
 const MIN_SECRET_BYTES: usize = 16;
 /// Longest file that is read for one.
 const MAX_SECRET_BYTES: u64 = 4096;
+/// Longest address that clients are told.
+const MAX_ADVERTISE_BYTES: usize = 255;
 /// Largest node number.
 const MAX_NODE: u32 = (1 << 24) - 1;
 
@@ -46,6 +48,8 @@ pub enum ClusterError {
     Uncallable { node: u32, address: SocketAddr },
     #[error("this is node {own} and nodes has only {listed:?}; add it, or set node_id (or --node) to one of them")]
     OwnMissing { own: u32, listed: Vec<u32> },
+    #[error("advertise = {text:?} is not where clients could reach this node; write HOST:PORT like \"10.0.0.1:7420\"")]
+    Advertise { text: String },
     #[error("listen and the address for nodes are both {address}; clients and nodes need ports of their own")]
     SamePort { address: SocketAddr },
     #[error("the cluster's addresses are not all loopback, so its nodes need a shared secret: write 32 random bytes or more to a file of every node (head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE) and set cluster_secret = \"FILE\"")]
@@ -122,6 +126,22 @@ impl ClusterKeys {
             listen,
             secret,
         }))
+    }
+}
+
+/// Where clients are told to reach a node: a host of any kind and a port.
+pub(super) fn reachable(text: String) -> Result<String, ConfigError> {
+    let is_good = |host: &str, port: &str| {
+        let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
+        let wild = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        !host.is_empty()
+            && !host.contains(odd)
+            && !wild.is_ok_and(|ip| ip.is_unspecified())
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    match text.rsplit_once(':') {
+        Some((host, port)) if text.len() <= MAX_ADVERTISE_BYTES && is_good(host, port) => Ok(text),
+        _ => Err(ClusterError::Advertise { text }.into()),
     }
 }
 

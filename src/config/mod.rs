@@ -50,6 +50,9 @@ pub struct ServeOptions {
     pub data: PathBuf,
     /// Address of the one port for all shards.
     pub listen: SocketAddr,
+    /// Where clients of other nodes are told to reach this one, `HOST:PORT`;
+    /// `None`: the address of `listen`.
+    pub advertise: Option<String>,
     /// 1 to 64; `None`: as the directory says, one per core for a new one.
     pub shards: Option<u16>,
     /// Bytes of a log segment: a multiple of 4 KiB, 1 MiB to 1 GiB.
@@ -104,6 +107,7 @@ impl Default for ServeOptions {
         ServeOptions {
             data: PathBuf::from("tidegate-data"),
             listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
+            advertise: None,
             shards: None,
             segment_bytes: 64 << 20,
             background_sync_interval: Duration::from_millis(100),
@@ -160,6 +164,7 @@ pub enum ConfigError {
 struct File {
     data: Option<PathBuf>,
     listen: Option<String>,
+    advertise: Option<String>,
     shards: Option<u16>,
     segment_size: Option<Size>,
     background_sync_interval: Option<Interval>,
@@ -192,6 +197,7 @@ struct File {
 pub struct Overrides {
     pub data: Option<PathBuf>,
     pub listen: Option<String>,
+    pub advertise: Option<String>,
     pub shards: Option<u16>,
     pub segment_bytes: Option<u64>,
     pub node_id: Option<u32>,
@@ -216,6 +222,11 @@ impl ServeOptions {
         let mut options = ServeOptions {
             data: overrides.data.or(file.data).unwrap_or(default.data),
             listen: listen.map_or(Ok(default.listen), |text| address(&text))?,
+            advertise: overrides
+                .advertise
+                .or(file.advertise)
+                .map(cluster::reachable)
+                .transpose()?,
             shards: overrides.shards.or(file.shards),
             segment_bytes: overrides
                 .segment_bytes
@@ -270,6 +281,11 @@ impl ServeOptions {
             cluster_secret: file.cluster_secret,
         };
         options.cluster = keys.check(options.node_id, options.listen, &mut options.remarks)?;
+        let told = options.advertise.is_some() || !options.listen.ip().is_unspecified();
+        if options.cluster.is_some() && !told {
+            let remark = "listen is every address of this machine, so clients of other nodes cannot be told where this one is and go through those; set advertise = \"HOST:PORT\"";
+            options.remarks.push(remark.to_owned());
+        }
         Ok(options)
     }
 
@@ -443,6 +459,7 @@ mod tests {
             r#"
             data = "/srv/tidegate"
             listen = "0.0.0.0:1234"
+            advertise = "db-9.example:7420"
             shards = 3
             segment_size = "16MiB"
             background_sync_interval = "0"
@@ -473,6 +490,7 @@ mod tests {
         let expected = ServeOptions {
             data: "/srv/tidegate".into(),
             listen: "0.0.0.0:1234".parse().unwrap(),
+            advertise: Some("db-9.example:7420".to_owned()),
             shards: Some(3),
             segment_bytes: 16 << 20,
             background_sync_interval: Duration::ZERO,
@@ -517,6 +535,7 @@ mod tests {
         let overrides = Overrides {
             data: Some("y".into()),
             listen: Some("localhost:0".into()),
+            advertise: Some("localhost:7".into()),
             shards: Some(1),
             segment_bytes: Some(4 << 20),
             node_id: Some(7),
@@ -524,6 +543,7 @@ mod tests {
         let options = ServeOptions::load(Some(&path), overrides).unwrap();
         assert_eq!(options.data, Path::new("y"));
         assert!(options.listen.ip().is_loopback());
+        assert_eq!(options.advertise.as_deref(), Some("localhost:7"));
         assert_eq!((options.shards, options.segment_bytes), (Some(1), 4 << 20));
         assert_eq!(options.node_id, 7);
     }
@@ -554,6 +574,10 @@ mod tests {
             ("shards = -1", "-1"),
             ("pin_cores = 1", "boolean"),
             ("listen = \"7420\"", "like 127.0.0.1:7420"),
+            ("advertise = \"7420\"", "write HOST:PORT"),
+            ("advertise = \"0.0.0.0:7420\"", "write HOST:PORT"),
+            ("advertise = \"host:0\"", "write HOST:PORT"),
+            ("advertise = \"a:1,b:2\"", "write HOST:PORT"),
             ("shards = ", "line 1"),
             ("[log]\nlevel = 1", "unknown field `log`"),
         ];

@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeSet,
+    future::Future,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use client::{Client, DeclareOptions, Mode, Publisher};
+use client::{Client, DeclareOptions, Error, Mode, Publisher};
 
 use crate::{
     net::{await_said, Net, Node},
@@ -30,13 +31,24 @@ fn servers(net: &Net, first: u32) -> Vec<String> {
         .collect()
 }
 
+/// Asks until it is answered: a node that starts, or elects, puts requests off.
+async fn served<T, F>(mut ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let start = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn declare(client: &Client) {
     for (name, mode) in QUEUES {
-        let start = Instant::now();
-        while let Err(error) = client.declare(DeclareOptions::new(name).mode(mode)).await {
-            assert!(start.elapsed() < PATIENCE, "{error}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        served(|| client.declare(DeclareOptions::new(name).mode(mode))).await;
     }
 }
 
@@ -46,14 +58,8 @@ fn consume(client: Client, queue: &'static str) -> Arc<Mutex<BTreeSet<String>>> 
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     let arrived = seen.clone();
     tokio::spawn(async move {
-        let mut subscription = loop {
-            // Only the first one is asked for here.
-            match client.subscribe(queue).await {
-                Ok(subscription) => break subscription,
-                Err(error) => assert!(!error.is_unknown(), "{error}"),
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        // Only the first one is asked for here.
+        let mut subscription = served(|| client.subscribe(queue)).await;
         while let Some(next) = subscription.next().await {
             let delivery = next.expect("the subscription goes on");
             let payload = String::from_utf8(delivery.payload().to_vec()).unwrap();
@@ -101,7 +107,7 @@ async fn f01_clients_of_three_nodes_go_on_while_each_is_killed_in_turn() {
         .collect();
     let mut publishers = Vec::new();
     for (name, _) in QUEUES {
-        publishers.push(producer.publisher(name).await.unwrap());
+        publishers.push(served(|| producer.publisher(name)).await);
     }
     let mut confirmed = [BTreeSet::new(), BTreeSet::new()];
     for round in 0..size(3, 30) {
@@ -127,6 +133,48 @@ async fn f01_clients_of_three_nodes_go_on_while_each_is_killed_in_turn() {
             assert!(start.elapsed() < PATIENCE, "{missing} did not arrive");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// A producer that was told who leads needs the node that told it no more: when that
+/// one dies, nothing is unknown. When the leader dies it goes on with the others.
+#[tokio::test]
+async fn f13_publishes_go_straight_to_the_leader_and_follow_it() {
+    let net = Net::new(3);
+    let mut nodes = start(&net, 1);
+    let all = servers(&net, 1);
+    let first = quick().connect(&all).await.unwrap();
+    declare(&first).await;
+    for (name, _) in QUEUES {
+        served(|| first.publish(name, "one")).await;
+        let leader = served(|| first.info(name)).await.queue.leaders[0];
+        let through = leader % 3 + 1;
+        let others = servers(&net, through);
+        let client = quick().connect(&others).await.unwrap();
+        let publisher = served(|| client.publisher(name)).await;
+        let start = Instant::now();
+        while !client.nodes().contains(&leader) {
+            served(|| publisher.publish("told")).await;
+            assert!(start.elapsed() < PATIENCE, "{:?}", client.nodes());
+        }
+        let dies = through as usize - 1;
+        let home = nodes[dies].take().unwrap().kill();
+        for _ in 0..20 {
+            // It is not on the way any more.
+            let met = soon("an outcome", publisher.publish("straight")).await;
+            assert!(met.unwrap().copies >= 2);
+        }
+        nodes[dies] = Some(Node::start(home));
+        await_said(nodes[dies].as_ref().unwrap(), "is linked", 2);
+        let dies = leader as usize - 1;
+        let home = nodes[dies].take().unwrap().kill();
+        let start = Instant::now();
+        while let Err(error) = soon("an outcome", publisher.publish("again")).await {
+            assert!(error.is_unknown(), "{error}");
+            assert!(start.elapsed() < PATIENCE, "{error}");
+        }
+        nodes[dies] = Some(Node::start(home));
+        await_said(nodes[dies].as_ref().unwrap(), "is linked", 2);
     }
 }
 

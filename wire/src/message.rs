@@ -31,6 +31,8 @@ pub struct Extension {
 impl Extension {
     /// First critical kind.
     pub const CRITICAL: u16 = 0x8000;
+    /// In a redirect: where clients reach the node, `HOST:PORT` in UTF-8.
+    pub const ADDRESS: u16 = 1;
 }
 
 macro_rules! bodies {
@@ -81,7 +83,7 @@ parts! {
     PartitionPlace {
         /// The replicated log that holds the partition.
         group: u32,
-        /// The node that owns it now.
+        /// The node that leads it, as far as the answering node knows; 0 = not known.
         node: u32,
         /// The shard to name in hello to reach the owner without a hop.
         shard: u16,
@@ -519,15 +521,16 @@ bodies! {
         /// The queue of that name, with the places of its partitions.
         queue: QueueDescription,
     }
-    /// Reserved.
+    /// Says who leads a partition whose publish another node passed on. The publish
+    /// is answered all the same; the next ones can go there at once.
     Redirect {
-        /// As asked.
+        /// As published.
         queue_id: u64,
-        /// As asked.
+        /// As published.
         partition: u16,
-        /// The owner.
+        /// The node that leads it.
         node: u32,
-        /// The shard of it.
+        /// The shard to name in hello there.
         shard: u16,
     }
     /// Ends a subscription; its leased records are given back.

@@ -140,10 +140,7 @@ impl Shared {
             Some(Sent::Publish(publish)) => {
                 state.unanswered_bytes = state.unanswered_bytes.saturating_sub(publish.body_bytes);
                 if self.config.retry_publishes && !state.closed && is_put_off(code, &error) {
-                    let now = Instant::now();
-                    state
-                        .outbox
-                        .put_back(correlation, publish.batch, error, now);
+                    self.put_off(&mut state, correlation, publish.batch, error);
                 } else {
                     publish.fail(&error);
                 }

@@ -30,6 +30,7 @@ use wire::limits::MAX_BATCH_RECORDS;
 use crate::{
     config::{ANSWER_GRACE, BATCH_BYTES, LONGEST_RETRY_PAUSE, RETRY_PAUSE},
     error::Error,
+    places::UnderWay,
     publish::Confirmed,
 };
 
@@ -56,6 +57,8 @@ pub(crate) struct PublishWaiter {
     pub deadline: Instant,
     /// Its share of the publish window; given back when it is resolved.
     pub _permit: OwnedSemaphorePermit,
+    /// Its place in its partition's lane, likewise.
+    pub _under_way: UnderWay,
 }
 
 impl PublishWaiter {
@@ -147,6 +150,30 @@ impl Outbox {
             self.open.insert(place, next);
         }
         self.queue.push_back(QueuedPublish::new(key, bytes, waiter));
+    }
+
+    /// Queues a frame that another connection did not get rid of.
+    pub fn adopt(&mut self, frame: QueuedPublish) {
+        match self.held.get_mut(&frame.key.place()) {
+            Some(held) => {
+                held.open = false;
+                held.frames.push_back(frame);
+            }
+            None => {
+                // Nothing queued here may be joined across it.
+                self.open.remove(&frame.key.place());
+                self.queue.push_back(frame);
+            }
+        }
+    }
+
+    /// Takes out every frame, in order.
+    pub fn take_all(&mut self) -> Vec<QueuedPublish> {
+        self.open.clear();
+        self.front += self.queue.len() as u64;
+        let held = self.held.drain().flat_map(|(_, held)| held.frames);
+        let frames = self.queue.drain(..).chain(held);
+        frames.filter(|frame| !frame.waiters.is_empty()).collect()
     }
 
     /// The server put the frame off that left as `correlation`: it and what of
@@ -272,11 +299,8 @@ impl Outbox {
     }
 
     /// Empties the outbox.
-    pub fn drain(&mut self) -> impl Iterator<Item = PublishWaiter> + '_ {
-        self.open.clear();
-        self.front += self.queue.len() as u64;
-        let held = self.held.drain().flat_map(|(_, held)| held.frames);
-        let frames = self.queue.drain(..).chain(held);
+    pub fn drain(&mut self) -> impl Iterator<Item = PublishWaiter> {
+        let frames = self.take_all().into_iter();
         frames.flat_map(|batch| batch.waiters)
     }
 }
@@ -315,6 +339,13 @@ impl QueuedPublish {
         self.records.extend_from_slice(bytes);
         self.count += waiter.count;
         self.waiters.push_back(waiter);
+    }
+
+    /// Answers everybody in it.
+    pub fn fail(self, error: &Error) {
+        for waiter in self.waiters {
+            waiter.resolve(Err(error.clone()));
+        }
     }
 
     /// All of it; an empty frame stays.
@@ -382,9 +413,7 @@ impl SentPublish {
     }
 
     pub fn fail(self, error: &Error) {
-        for waiter in self.batch.waiters {
-            waiter.resolve(Err(error.clone()));
-        }
+        self.batch.fail(error);
     }
 
     /// True when the server is past the deadline and its grace.
@@ -417,6 +446,7 @@ mod tests {
             len: bytes.len(),
             deadline,
             _permit: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+            _under_way: Arc::new(crate::places::Lane::default()).enter(1).unwrap(),
         }
     }
 

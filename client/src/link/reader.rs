@@ -5,13 +5,12 @@ use std::sync::Arc;
 use tokio::{
     io::{AsyncReadExt, BufReader},
     net::tcp::OwnedReadHalf,
-    time::Instant,
 };
 use wire::{
     codec,
     frame::{FrameHeader, Kind, HEADER_BYTES},
     limits::MAX_FRAME_BYTES,
-    message::{Deliver, Error as ErrorBody, GoingAway, Ping, Pong},
+    message::{Deliver, Error as ErrorBody, Extension, GoingAway, Ping, Pong, Redirect},
     record::Record,
 };
 
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     delivery::{Delivery, Origin},
     error::SubscribeError,
+    places::Place,
 };
 
 /// Answers to pings that wait to be written, in bytes; a peer that floods
@@ -92,11 +92,9 @@ impl Shared {
             Kind::Error => self.take_error(header.correlation, &body)?,
             Kind::GoingAway => {
                 let body = codec::decode::<GoingAway>(&body).map_err(|e| e.to_string())?;
-                self.lock().phase = Phase::Draining {
-                    since: Instant::now(),
-                    cause: format!("the server is going away ({})", body.reason),
-                };
+                self.drains(format!("the server is going away ({})", body.reason));
             }
+            Kind::Redirect => self.take_redirect(&body)?,
             Kind::Ping => {
                 codec::decode::<Ping>(&body).map_err(|e| e.to_string())?;
                 let mut state = self.lock();
@@ -120,6 +118,25 @@ impl Shared {
             ),
         }
         self.answered.notify_waiters();
+        Ok(())
+    }
+
+    fn take_redirect(&self, body: &[u8]) -> Result<(), String> {
+        let redirect = codec::decode::<Redirect>(body).map_err(|e| e.to_string())?;
+        let mut extensions = redirect.extensions.iter();
+        let address = extensions.find(|one| one.kind.to_native() == Extension::ADDRESS);
+        // Without an address there is nowhere to go.
+        let address = address.and_then(|one| std::str::from_utf8(&one.bytes).ok());
+        if let Some(address) = address.filter(|address| !address.is_empty()) {
+            let place = Place {
+                node: redirect.node.to_native(),
+                shard: redirect.shard.to_native(),
+                address: address.into(),
+            };
+            let (queue_id, partition) = (redirect.queue_id, redirect.partition);
+            self.places
+                .learn(queue_id.to_native(), partition.to_native(), place);
+        }
         Ok(())
     }
 

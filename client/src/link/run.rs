@@ -200,6 +200,7 @@ fn read_hello_reply(body: &[u8]) -> Result<Granted, String> {
         ));
     }
     Ok(Granted {
+        node: reply.node.to_native(),
         shard: reply.shard.to_native(),
         shards: reply.shards.to_native(),
         window_bytes: reply.window_bytes.to_native(),

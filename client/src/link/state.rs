@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
         Arc, Mutex, MutexGuard, PoisonError,
     },
     time::Duration,
@@ -16,13 +16,14 @@ use tokio::{
 
 use super::{
     feed::Feed,
-    outbox::{Outbox, PublishKey, PublishWaiter, SentPublish},
+    outbox::{Outbox, PublishKey, PublishWaiter, QueuedPublish, SentPublish},
     request::{QueuedRequest, SentRequest},
     settles::{SentSettle, Settles},
 };
 use crate::{
     config::Config,
     error::{ConnectError, Error, Reason, SettleError},
+    places::{Places, UnderWay},
     publish::Confirmed,
     servers::Turns,
 };
@@ -30,6 +31,7 @@ use crate::{
 /// What the server granted in its hello reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Granted {
+    pub node: u32,
     pub shard: u16,
     pub shards: u16,
     pub window_bytes: u32,
@@ -120,7 +122,13 @@ impl State {
 /// The part of a link that callers and both its tasks hold.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// Number of this link in this process, from 1.
+    id: u64,
     pub(super) servers: Arc<Turns>,
+    /// Of a link to one leader: the link that takes over what could not be sent.
+    /// Never one that has another itself.
+    fallback: Option<Arc<Shared>>,
+    pub(super) places: Arc<Places>,
     pub(super) config: Arc<Config>,
     pub(super) start: Instant,
     pub(super) state: Mutex<State>,
@@ -137,6 +145,8 @@ pub(crate) struct Shared {
     /// Number of the connection that stands; 0 = none.
     connection: AtomicU64,
     last_connection: AtomicU64,
+    /// The node that the connection leads to, while it takes new work; 0 = none.
+    node: AtomicU32,
     correlation: AtomicU64,
     /// Milliseconds after `start` at which bytes last arrived.
     received_ms: AtomicU64,
@@ -150,9 +160,16 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts connecting to `wished_shard` of one of `servers`.
-    pub fn start(config: Arc<Config>, servers: Arc<Turns>, wished_shard: u16) -> Self {
-        let shared = Arc::new(Shared::new(config, servers));
+    /// Starts connecting to `wished_shard` of one of `servers`. With a `fallback`
+    /// it carries publishes only, and that one takes over what it cannot send.
+    pub fn start(
+        config: Arc<Config>,
+        places: Arc<Places>,
+        servers: Arc<Turns>,
+        wished_shard: u16,
+        fallback: Option<Arc<Shared>>,
+    ) -> Self {
+        let shared = Arc::new(Shared::new(config, places, servers, fallback));
         tokio::spawn(super::run::run(shared.clone(), wished_shard));
         Link { shared }
     }
@@ -169,10 +186,19 @@ impl Drop for Link {
 }
 
 impl Shared {
-    fn new(config: Arc<Config>, servers: Arc<Turns>) -> Self {
+    fn new(
+        config: Arc<Config>,
+        places: Arc<Places>,
+        servers: Arc<Turns>,
+        fallback: Option<Arc<Shared>>,
+    ) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
         let server = servers.now().1;
         Shared {
+            id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
             servers,
+            fallback,
+            places,
             config,
             start: Instant::now(),
             state: Mutex::new(State {
@@ -199,6 +225,7 @@ impl Shared {
             closing: watch::Sender::new(false),
             over: watch::Sender::new(false),
             connection: AtomicU64::new(0),
+            node: AtomicU32::new(0),
             last_connection: AtomicU64::new(0),
             correlation: AtomicU64::new(1),
             received_ms: AtomicU64::new(0),
@@ -220,6 +247,20 @@ impl Shared {
     /// one are stale.
     pub fn connection(&self) -> u64 {
         self.connection.load(Ordering::Acquire)
+    }
+
+    /// New work can go elsewhere than to the server at hand.
+    pub(super) fn has_elsewhere(&self) -> bool {
+        self.servers.len() > 1 || self.fallback.is_some()
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The node that new work goes to; 0 = none at this moment.
+    pub fn node(&self) -> u32 {
+        self.node.load(Ordering::Acquire)
     }
 
     pub(super) fn next_correlation(&self) -> u64 {
@@ -262,7 +303,7 @@ impl Shared {
         count: u32,
         deadline: Instant,
         alone: bool,
-        permit: OwnedSemaphorePermit,
+        (permit, under_way): (OwnedSemaphorePermit, UnderWay),
     ) -> oneshot::Receiver<Result<Confirmed, Error>> {
         let (answer, receiver) = oneshot::channel();
         let waiter = PublishWaiter {
@@ -271,17 +312,94 @@ impl Shared {
             len: bytes.len(),
             deadline,
             _permit: permit,
+            _under_way: under_way,
         };
+        self.queue(key, bytes, waiter, alone);
+        receiver
+    }
+
+    fn queue(&self, key: PublishKey, bytes: &[u8], waiter: PublishWaiter, alone: bool) {
+        let mut state = self.lock();
+        match &self.fallback {
+            Some(fallback) if state.closed || !matches!(state.phase, Phase::Up) => {
+                drop(state);
+                fallback.queue(key, bytes, waiter, alone);
+            }
+            _ if state.closed => {
+                drop(state);
+                waiter.resolve(Err(Error::failed(Reason::Closed)));
+            }
+            _ => {
+                state.outbox.push(key, bytes, waiter, alone);
+                drop(state);
+                self.work();
+            }
+        }
+    }
+
+    /// Gives what is queued to the fallback, if there is one. The caller holds this
+    /// link's state, so that nothing comes between.
+    pub(super) fn hand_over(&self, state: &mut State) {
+        if let Some(fallback) = &self.fallback {
+            fallback.adopt(state.outbox.take_all());
+        }
+    }
+
+    fn adopt(&self, frames: Vec<QueuedPublish>) {
+        if frames.is_empty() {
+            return;
+        }
         let mut state = self.lock();
         if state.closed {
             drop(state);
-            waiter.resolve(Err(Error::failed(Reason::Closed)));
-        } else {
-            state.outbox.push(key, bytes, waiter, alone);
-            drop(state);
-            self.work();
+            let waiters = frames.into_iter().flat_map(|frame| frame.waiters);
+            waiters.for_each(|waiter| waiter.resolve(Err(Error::failed(Reason::Closed))));
+            return;
         }
-        receiver
+        for frame in frames {
+            state.outbox.adopt(frame);
+        }
+        drop(state);
+        self.work();
+    }
+
+    /// The server put off a publish of this link: it waits and is sent again, by the
+    /// fallback if there is one, for the leader may be another by now.
+    pub(super) fn put_off(
+        &self,
+        state: &mut State,
+        correlation: u64,
+        frame: QueuedPublish,
+        error: Error,
+    ) {
+        let now = Instant::now();
+        let Some(fallback) = &self.fallback else {
+            state.outbox.put_back(correlation, frame, error, now);
+            return;
+        };
+        self.places.forget(frame.key.queue_id, frame.key.partition);
+        let rest = state.outbox.take_all();
+        {
+            let mut state = fallback.lock();
+            if !state.closed {
+                state.outbox.put_back(correlation, frame, error, now);
+            } else {
+                frame.fail(&error);
+            }
+        }
+        fallback.adopt(rest);
+        fallback.work();
+    }
+
+    /// The connection takes no more new work.
+    pub(super) fn drains(&self, cause: String) {
+        let mut state = self.lock();
+        self.node.store(0, Ordering::Release);
+        state.phase = Phase::Draining {
+            since: Instant::now(),
+            cause,
+        };
+        self.hand_over(&mut state);
     }
 
     /// A connection stands: new work flows.
@@ -292,6 +410,7 @@ impl Shared {
         state.window_bytes = granted.window_bytes as usize;
         state.unanswered_bytes = 0;
         self.connection.store(connection, Ordering::Release);
+        self.node.store(granted.node, Ordering::Release);
         drop(state);
         self.note_received();
         self.status.send_replace(Status::Up(granted));
@@ -321,6 +440,7 @@ impl Shared {
     /// but for reads, which are asked again; what was not written stays queued.
     pub(super) fn went_down(&self, cause: String) {
         self.connection.store(0, Ordering::Release);
+        self.node.store(0, Ordering::Release);
         let mut state = self.lock();
         let reason = Reason::ConnectionLost {
             server: state.server(),
@@ -352,6 +472,7 @@ impl Shared {
                 Sent::Subscribe(_) => continue,
             }
         }
+        self.hand_over(&mut state);
         drop(state);
         self.answered.notify_waiters();
     }

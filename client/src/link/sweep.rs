@@ -71,7 +71,7 @@ impl Shared {
             Phase::Down { .. } => None,
             Phase::Draining { since, cause } if *since + DRAIN_TIME <= now => Some(cause.clone()),
             // The next server is there, and nothing is left to wait for here.
-            Phase::Draining { cause, .. } if self.servers.len() > 1 && state.owes_nothing() => {
+            Phase::Draining { cause, .. } if self.has_elsewhere() && state.owes_nothing() => {
                 Some(cause.clone())
             }
             Phase::Draining { .. } | Phase::Up => self.check_silence(&mut state),

@@ -44,6 +44,7 @@ pub struct Server {
     pub address: String,
     pub window: u32,
     pub shards: u16,
+    pub node: u32,
 }
 
 impl Server {
@@ -55,6 +56,7 @@ impl Server {
             address,
             window: WINDOW,
             shards: 1,
+            node: 1,
         }
     }
 
@@ -89,6 +91,7 @@ impl Server {
             } else {
                 hello.wished_shard
             },
+            node: self.node,
             shards: self.shards,
             window_bytes: self.window,
             server: "test".into(),

@@ -54,6 +54,8 @@ const MOST_STORE_THREADS: usize = 4;
 pub struct ServerOptions {
     pub data: PathBuf,
     pub listen: SocketAddr,
+    /// Where clients reach this node, `HOST:PORT`; `None`: where it listens.
+    pub advertise: Option<String>,
     /// `None`: as the directory says; one per core for a new one.
     pub shards: Option<u16>,
     /// Below 2^24.
@@ -456,7 +458,18 @@ impl Launch<'_> {
                 super::machine::index_memory(shards)
             }),
             server: self.options.version.clone(),
+            advertise: self.advertise(),
         })
+    }
+
+    /// Where clients reach this node: as configured, or where it listens, unless that
+    /// is every address it has.
+    fn advertise(&self) -> String {
+        match &self.options.advertise {
+            Some(address) => address.clone(),
+            None if self.address.ip().is_unspecified() => String::new(),
+            None => self.address.to_string(),
+        }
     }
 
     /// Links and strangers on the port for nodes hold two descriptors each.

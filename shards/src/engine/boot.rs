@@ -539,7 +539,7 @@ impl Boot {
             frontiers: LogFrontiers::default(),
             groups,
             partitions: self.partitions,
-            directory: Directory::new(self.config.place.clone(), self.config.node),
+            directory: Directory::new(self.config.place.clone()),
             meta: (shard == 0).then(|| MetaSlot {
                 state: self.meta,
                 waits: BTreeMap::new(),

@@ -1,11 +1,15 @@
 //! What the engine keeps of a connection it answers: its own, or one of
 //! another shard that forwarded a frame.
 
+use std::collections::BTreeMap;
+
 use wire::{
     codec::{self, Body},
     error::{ErrorCode, Outcome},
     message::{Confirm, ConfirmItem, Error},
 };
+
+use super::partition::PartitionKey;
 
 /// Output above which a connection's consumers are passed over.
 pub(super) const OUTPUT_HIGH_BYTES: usize = 1 << 20;
@@ -21,6 +25,9 @@ pub(super) const FORWARD_BYTES: u64 = 128;
 const MAX_MESSAGE_BYTES: usize = 4096;
 /// Subscriptions of one connection.
 pub(super) const MAX_SUBSCRIPTIONS: usize = 16_384;
+
+/// Partitions of which a connection is told the leader.
+pub(super) const MAX_TOLD: usize = 1024;
 
 /// A subscription of a connection, as the shard at hand knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +78,9 @@ pub(super) struct Connection {
     pub nodes: Vec<u32>,
     /// Nodes to tell once what they sent is on its way to the socket.
     pub owes_nodes: Vec<u32>,
+    /// Partitions whose leader it was told, with the term of that leadership; at
+    /// most [`MAX_TOLD`].
+    pub told: BTreeMap<PartitionKey, u64>,
 }
 
 impl Connection {
@@ -96,6 +106,7 @@ impl Connection {
             remote: None,
             nodes: Vec::new(),
             owes_nodes: Vec::new(),
+            told: BTreeMap::new(),
         }
     }
 

@@ -4,26 +4,25 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use wire::message::{PartitionPlace, QueueDescription};
 
-use super::{partition::PartitionKey, types::ShardPlace};
+use super::{core::Engine, partition::PartitionKey, types::ShardPlace};
 use crate::{
     group::GroupId,
+    io::BatchBuffer,
     state::meta::{QueueDeclaration, QueueTable},
 };
 
 /// The declared queues, and where their partitions live.
 pub(super) struct Directory {
     place: ShardPlace,
-    node: u32,
     queues: QueueTable,
     /// Ids below were given out as far as this shard was told.
     next_id: u64,
 }
 
 impl Directory {
-    pub(super) fn new(place: ShardPlace, node: u32) -> Self {
+    pub(super) fn new(place: ShardPlace) -> Self {
         Directory {
             place,
-            node,
             queues: QueueTable::default(),
             next_id: 0,
         }
@@ -98,10 +97,15 @@ impl Directory {
         })
     }
 
-    pub(super) fn describe(&self, queue: &QueueDeclaration) -> QueueDescription {
+    /// `leader`: the node that leads a group, as far as it is known.
+    fn describe(
+        &self,
+        queue: &QueueDeclaration,
+        leader: &dyn Fn(u32) -> Option<u32>,
+    ) -> QueueDescription {
         let place = |group: &u32| PartitionPlace {
             group: *group,
-            node: self.node,
+            node: leader(*group).unwrap_or_default(),
             shard: self.place.shard_of(GroupId(*group)).unwrap_or_default(),
         };
         QueueDescription {
@@ -112,5 +116,20 @@ impl Directory {
             lease_ms: queue.lease_ms,
             partitions: queue.groups.iter().map(place).collect(),
         }
+    }
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// A queue with its places. Of groups of other shards this one does not know the
+    /// leader, unless the node is alone.
+    pub(super) fn describe(&self, queue: &QueueDeclaration) -> QueueDescription {
+        let own = self.config.node;
+        self.directory.describe(queue, &|group| {
+            if !self.is_cluster() {
+                return Some(own);
+            }
+            let slot = self.groups.get(&group)?;
+            slot.group.leader().map(|peer| peer.node())
+        })
     }
 }

@@ -14,7 +14,7 @@ impl<B: BatchBuffer> Engine<B> {
         let written_next = slot.machine.next_offset();
         let byte = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         Some(QueueInfoReply {
-            queue: self.directory.describe(queue),
+            queue: self.describe(queue),
             partition: key.partition,
             generation: slot.generation,
             written_next,

@@ -343,7 +343,7 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn answer_declare(&mut self, asked: Asked, queue: &QueueDeclaration, created: bool) {
-        let queue = self.directory.describe(queue);
+        let queue = self.describe(queue);
         let body = Declared {
             created: u8::from(created),
             queue,
@@ -647,7 +647,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         match self.directory.by_name(name) {
             Some(queue) => {
-                let queue = self.directory.describe(queue);
+                let queue = self.describe(queue);
                 self.reply(
                     conn,
                     correlation,
@@ -713,7 +713,7 @@ impl<B: BatchBuffer> Engine<B> {
             .directory
             .after(&request.after)
             .take(limit + 1)
-            .map(|queue| self.directory.describe(queue))
+            .map(|queue| self.describe(queue))
             .collect();
         let more = u8::from(queues.len() > limit);
         queues.truncate(limit);

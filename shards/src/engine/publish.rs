@@ -58,7 +58,7 @@ impl<B: BatchBuffer> Engine<B> {
         };
         match self.route(conn, key, Kind::Publish, correlation, body) {
             Ok(Routed::Away { .. }) => return,
-            Ok(Routed::Here) => {}
+            Ok(Routed::Here) => self.tell_leader(conn, key),
             Err((code, message)) => {
                 self.answer_publish(&reply, code, Outcome::Failed, message);
                 return;

@@ -8,17 +8,24 @@
 //! 1. A frame is passed on once: a node that does not lead answers.
 //! 2. Output of one connection from one node comes in order, one piece at a time:
 //!    the next when the last was taken.
-//! 3. When the link goes, what went through it is unknown: the client's connection
+//! 3. A client whose publish came through another node is told who leads the
+//!    partition, once per connection and leadership; it may come straight then.
+//! 4. When the link goes, what went through it is unknown: the client's connection
 //!    is closed, so that it learns that and connects again.
 
 use wire::{
     error::ErrorCode,
     frame::Kind,
+    message::{Extension, Redirect},
     node::{Forward, NodeMessage, Output},
 };
 
 use super::{
-    connection::Connection, core::Engine, partition::PartitionKey, publish::Refusal, types::ConnKey,
+    connection::{Connection, MAX_TOLD},
+    core::Engine,
+    partition::PartitionKey,
+    publish::Refusal,
+    types::ConnKey,
 };
 use crate::{group::GroupId, io::BatchBuffer};
 
@@ -143,6 +150,38 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(kind) = Kind::from_raw(forward.kind).filter(|_| is_open) {
             self.dispatch_frame(conn, kind, forward.correlation, forward.body);
         }
+    }
+
+    /// This node leads the partition that a publish of the connection names: a client
+    /// that came through another node may come straight the next time.
+    pub(super) fn tell_leader(&mut self, conn: ConnKey, key: PartitionKey) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        if connection.remote.is_none() || self.config.advertise.is_empty() {
+            return;
+        }
+        let group = self.partitions.get(&key).map(|slot| slot.group.0);
+        let slot = group.and_then(|group| self.groups.get(&group));
+        let Some(term) = slot.and_then(|slot| slot.leading) else {
+            return;
+        };
+        let known = connection.told.get(&key).copied();
+        if known == Some(term) || (known.is_none() && connection.told.len() >= MAX_TOLD) {
+            return;
+        }
+        connection.told.insert(key, term);
+        let body = Redirect {
+            queue_id: key.queue_id,
+            partition: key.partition,
+            node: self.config.node,
+            shard: self.config.shard,
+            extensions: vec![Extension {
+                kind: Extension::ADDRESS,
+                bytes: self.config.advertise.clone().into_bytes(),
+            }],
+        };
+        self.reply(conn, 0, &body);
     }
 
     /// What another node answers to a client whose frames went through here.

@@ -95,6 +95,9 @@ pub struct EngineConfig {
     pub recovery_grace_ms: u64,
     /// Server name and version for hello.
     pub server: String,
+    /// Where clients reach this node (`HOST:PORT`), for those that come through
+    /// another one; empty: they are not told.
+    pub advertise: String,
 }
 
 /// What the log remembers of its promises, as opening it found.

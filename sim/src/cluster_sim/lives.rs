@@ -152,6 +152,7 @@ impl World {
             recovery_grace_ms: 1_000,
             index_memory_bytes: u64::MAX,
             server: "tidegate-sim".to_owned(),
+            advertise: String::new(),
         }
     }
 

@@ -263,6 +263,7 @@ impl World {
             recovery_grace_ms: 1_000,
             index_memory_bytes: self.settings.index_memory_bytes,
             server: "tidegate-sim".to_owned(),
+            advertise: String::new(),
         }
     }
 
