@@ -3,7 +3,7 @@
 use tidegate_sim::cluster_sim::directed::{self, Scenario};
 
 /// What a seed decides: who leads, how syncs are done, when things happen.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 6;
 
 fn play(scenario: Scenario) {
     for seed in 0..SEEDS {
@@ -56,6 +56,11 @@ fn what_a_leader_handed_out_before_it_knew_of_the_next_is_flagged() {
 #[test]
 fn a_copy_that_was_lost_is_not_counted() {
     play(directed::a_copy_that_was_lost_is_not_counted);
+}
+
+#[test]
+fn a_replica_answers_at_written_once_it_knows_that_for_good() {
+    play(directed::a_weakening_entry_that_is_not_durable);
 }
 
 #[test]

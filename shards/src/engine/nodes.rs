@@ -21,6 +21,9 @@ impl<B: BatchBuffer> Engine<B> {
             self.on_node_down(node);
         }
         self.links.set_up(node, true);
+        for slot in self.groups.values_mut() {
+            slot.group.report_again();
+        }
     }
 
     pub(super) fn on_node_down(&mut self, node: u32) {

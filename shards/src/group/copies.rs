@@ -19,6 +19,9 @@ struct Copy {
     votes: bool,
     written: u64,
     durable: u64,
+    /// As it reported in this term: durable once Raft counts it as matched, for the
+    /// acknowledgement may have been lost with its link.
+    reported: u64,
 }
 
 /// The other voters.
@@ -41,9 +44,9 @@ impl Copies {
         copy.durable = if both {
             matched
         } else if removed(Rule::ReportMatched) {
-            copy.durable
+            copy.reported
         } else {
-            copy.durable.min(matched)
+            copy.reported.min(matched)
         };
     }
 
@@ -54,6 +57,7 @@ impl Copies {
             true => u64::MAX,
             false => copy.written,
         };
+        copy.reported = copy.reported.max(index);
         copy.durable = copy.durable.max(index.min(most));
     }
 
@@ -66,6 +70,7 @@ impl Copies {
     /// Returns that report.
     pub(super) fn forget_written(&mut self, peer: u64) -> u64 {
         let copy = self.of(peer);
+        copy.reported = copy.durable;
         copy.written = copy.durable;
         copy.durable
     }
@@ -90,6 +95,7 @@ impl Copies {
                     votes: false,
                     written: 0,
                     durable: 0,
+                    reported: 0,
                 });
                 self.others.len() - 1
             }
@@ -137,6 +143,9 @@ mod tests {
         assert_eq!(copies.reached(Boundary::Durable, 1), 10);
         copies.matched(2, true, 7, false);
         assert_eq!(copies.reached(Boundary::Durable, 1), 7);
+        // Its acknowledgement came after its report.
+        copies.matched(2, true, 12, false);
+        assert_eq!(copies.reached(Boundary::Durable, 1), 12);
         copies.begin();
         assert_eq!(copies.reached(Boundary::Durable, 1), 0);
     }

@@ -620,6 +620,11 @@ impl Group {
         }
     }
 
+    /// The link to the leader is a new one: what was reported may have been lost.
+    pub fn report_again(&mut self) {
+        self.told.durable = 0;
+    }
+
     /// The report that this follower owes its leader, if there is something new.
     pub fn take_report(&mut self) -> Option<DurableReport> {
         let leader = self.leader()?;

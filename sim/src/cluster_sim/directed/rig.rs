@@ -35,7 +35,7 @@ impl World {
     pub(super) fn calm(seed: u64) -> World {
         let mut random = Random::new(seed);
         let mut settings = Settings::draw(&mut random, "calm", 3);
-        settings.data_groups = 2;
+        settings.data_groups = 1;
         settings.clients = 2;
         settings.lease_ms = (30_000, 30_000);
         settings.log.block_bytes = 4096;

@@ -8,12 +8,13 @@ use super::{
         world::World,
         Checked,
     },
-    play,
+    play, play_with_syncs,
     rig::{Cast, CLIENT, OTHER},
 };
 
 /// Records of one publish.
 const RECORDS: usize = 5;
+const SYNC_LAG_US: u64 = 20_000;
 /// Longer than any election, in ms.
 const ELECTIONS_MS: u64 = 5_000;
 
@@ -135,15 +136,22 @@ pub fn t5_a_stale_leader_confirms_nothing_more(seed: u64) -> Result<(), String> 
 /// The promise that was broken.
 pub fn t6_a_vote_outlives_a_power_cut(seed: u64) -> Result<(), String> {
     let mode = [Mode::Durable, Mode::Buffered][(seed % 2) as usize];
-    play(seed, |world| {
+    play_with_syncs(seed, |world| {
         let key = world.declare_at(0, mode)?;
         world.confirm_records(CLIENT, key, RECORDS)?;
         let old = world.cast(key)?.leader;
         let group = world.group(key)?;
         world.bring(CLIENT, old)?;
         world.confirm_records(CLIENT, key, RECORDS)?;
+        // Their syncs take far longer than a message.
+        for node in (0..3).filter(|node| *node != old) {
+            world.nodes[node].sync_lag_us = SYNC_LAG_US;
+        }
         world.stand_still(old);
         let next = world.await_other_leader(group, old)?;
+        for node in 0..3 {
+            world.nodes[node].sync_lag_us = 0;
+        }
         let voter = (0..3).find(|node| ![old, next].contains(node));
         let voter = voter.ok_or("three nodes are needed")?;
         world.cut_power_to_nothing(voter);
@@ -208,11 +216,12 @@ impl World {
         Ok((key, cast))
     }
 
+    /// No record is reported as lost. A new generation that lost nothing is no loss:
+    /// one may be ordered while the replica that has everything is down.
     fn nothing_is_lost(&self) -> Checked<()> {
-        let mut parts = self.journal.parts.iter();
-        match parts.find(|(_, part)| !part.losses.is_empty()) {
-            Some((key, part)) => Err(format!("{key:?} reports losses: {:?}", part.losses)),
-            None => Ok(()),
+        match self.journal.lost {
+            0 => Ok(()),
+            lost => Err(format!("{lost} records are reported lost")),
         }
     }
 }
