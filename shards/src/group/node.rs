@@ -387,7 +387,9 @@ impl Group {
         let others = others.filter(|(peer, progress)| may(**peer, progress));
         let best = others.max_by_key(|(peer, progress)| {
             let other = self.handed_to != **peer;
-            (other, progress.matched, Reverse(**peer))
+            // Where several are as far, groups go to different ones.
+            let spread = (**peer ^ u64::from(self.id.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            (other, progress.matched, spread >> 32, Reverse(**peer))
         });
         best.map(|(peer, _)| *peer)
     }

@@ -150,7 +150,7 @@ fn group_line(group: &Group) -> String {
 fn tolerated(tolerates: u8) -> String {
     match tolerates {
         0 => "tolerates no further failure".to_owned(),
-        some => format!("tolerates {} more", plural(some.into(), "failure")),
+        some => format!("tolerates {}", plural(some.into(), "more failure")),
     }
 }
 
