@@ -134,8 +134,13 @@ fn status_says_who_is_gone_and_what_is_tolerated_still() {
 
     let home = nodes[2].take().unwrap().kill();
     let one = nodes[0].as_ref().unwrap();
+    let unlinked = |node: &Value| {
+        let links = list(&node["links"]).iter();
+        let mut gone = links.filter(|link| link["node"] == 3);
+        node["node"] == 3 || gone.all(|link| list(&link["unlinked_shards"]).len() == 2)
+    };
     let hurt = await_status(one, "one node is gone", |now| {
-        all_led(now) && now["tolerates"] == 0
+        all_led(now) && now["tolerates"] == 0 && list(&now["nodes"]).iter().all(unlinked)
     });
     assert_eq!(hurt["nodes"][2]["answered"], false);
     let (code, text) = said(&one.cli(&["cluster", "status"]));
