@@ -41,6 +41,7 @@
 //! The crate needs a tokio runtime with time and I/O enabled, of either kind.
 
 mod client;
+mod cluster;
 mod config;
 mod delivery;
 mod error;
@@ -56,6 +57,7 @@ mod servers;
 mod subscribe;
 
 pub use client::Client;
+pub use cluster::{NodeStatus, Ordered, Peer, Progress, Recovery, Replica, Seen};
 pub use config::Builder;
 pub use delivery::{Delivery, SettleConfirm, Settled};
 pub use error::{ConnectError, Error, Reason, SettleError, SubscribeError};
@@ -71,5 +73,5 @@ pub use servers::Servers;
 pub use subscribe::{SubscribeOptions, Subscription};
 pub use wire::{
     error::{ErrorCode, WireError},
-    vocabulary::{Boundary, Mode, RecordState},
+    vocabulary::{Boundary, Mode, RecordState, ReplicaRole},
 };

@@ -68,7 +68,8 @@ pub fn bodies(data: &[u8]) {
         Hello HelloReply Declare Declared Publish Confirm Subscribe Subscribed Credit Deliver
         Settle SettleConfirm QueueInfo QueueInfoReply List ListReply Frontiers FrontiersReply
         Barrier BarrierReply Peek PeekReply Purge Purged Delete Deleted Ping Pong GoingAway
-        Error Locate LocateReply Redirect Unsubscribe Unsubscribed Extend Extended);
+        Error Locate LocateReply Redirect Unsubscribe Unsubscribed Extend Extended
+        ClusterStatus ClusterStatusReply ClusterOrder ClusterOrdered);
 }
 
 /// A batch of records; the first two bytes state how many there are.

@@ -4,6 +4,7 @@
 //! standard output, everything else to standard error.
 
 mod barrier;
+mod cluster;
 mod consume;
 mod describe;
 mod failure;
@@ -48,6 +49,7 @@ enum Command {
     Publish(publish::Publish),
     Consume(consume::Consume),
     Barrier(barrier::Barrier),
+    Cluster(cluster::Cluster),
     Log(log::Log),
 }
 
@@ -114,6 +116,7 @@ fn run(command: Command) -> ExitCode {
         Command::Publish(publish) => publish.run(),
         Command::Consume(consume) => consume.run(),
         Command::Barrier(barrier) => barrier.run(),
+        Command::Cluster(cluster) => cluster.run(),
         Command::Log(log) => log.run(),
     }
 }
@@ -122,7 +125,7 @@ impl Command {
     /// What the parser cannot see: names, and options that exclude each other.
     fn check(&self) -> Result<(), String> {
         match self {
-            Command::Serve(_) | Command::Log(_) => Ok(()),
+            Command::Serve(_) | Command::Cluster(_) | Command::Log(_) => Ok(()),
             Command::Queue(queue) => queue.check(),
             Command::Publish(publish) => publish.check(),
             Command::Consume(consume) => check_name(&consume.name),
@@ -167,6 +170,11 @@ mod tests {
             &["consume", "a\nb"],
             &["barrier", "q", "extra"],
             &["log", "inspect"],
+            &["cluster"],
+            &["cluster", "forget"],
+            &["cluster", "forget", "one"],
+            &["cluster", "recover", "1", "--wait", "0s"],
+            &["cluster", "add", "4"],
         ] {
             assert!(!usage(words).is_empty(), "{words:?}");
         }
@@ -187,6 +195,13 @@ mod tests {
             &["publish", "--help"],
             &["consume", "--help"],
             &["barrier", "--help"],
+            &["cluster", "--help"],
+            &["cluster", "status", "--help"],
+            &["cluster", "forget", "--help"],
+            &["cluster", "recover", "--help"],
+            &["cluster", "drain", "--help"],
+            &["cluster", "undrain", "--help"],
+            &["cluster", "losses", "--help"],
             &["log", "--help"],
             &["log", "inspect", "--help"],
             &["log", "verify", "--help"],
@@ -265,6 +280,14 @@ mod tests {
             &["barrier", "clicks"],
             &["log", "inspect", "dir"],
             &["log", "verify", "dir"],
+            &[
+                "cluster", "status", "--server", "a:1,b:1", "--groups", "--json",
+            ],
+            &["cluster", "forget", "3", "--yes", "--force"],
+            &["cluster", "recover", "17", "--accept-loss", "--wait", "5s"],
+            &["cluster", "drain", "2"],
+            &["cluster", "undrain", "2"],
+            &["cluster", "losses"],
         ] {
             if let Err(stop) = parse(words) {
                 panic!("{words:?}: {stop:?}");

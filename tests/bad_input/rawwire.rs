@@ -48,7 +48,8 @@ encodes! {
     Hello HelloReply Declare Declared Publish Confirm Subscribe Subscribed Credit Deliver Settle
     SettleConfirm QueueInfo QueueInfoReply List ListReply Frontiers FrontiersReply Barrier
     BarrierReply Peek PeekReply Purge Purged Delete Deleted Ping Pong GoingAway Error Locate
-    LocateReply Redirect Unsubscribe Unsubscribed Extend Extended
+    LocateReply Redirect Unsubscribe Unsubscribed Extend Extended ClusterStatus ClusterStatusReply
+    ClusterOrder ClusterOrdered
 }
 
 /// A server process on a directory of its own; killed when dropped, and then

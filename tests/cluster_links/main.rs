@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
 mod crowds;
 mod directory;
 mod failover;

@@ -77,6 +77,10 @@ kinds! {
     Unsubscribe = 34, Unsubscribed = 35,
     /// Reserved: extend leases.
     Extend = 36, Extended = 37,
+    /// What one shard of a node sees of the cluster.
+    ClusterStatus = 38, ClusterStatusReply = 39,
+    /// An operator's order to the cluster, see `ClusterAction`.
+    ClusterOrder = 40, ClusterOrdered = 41,
 }
 
 /// A decoded frame header.

@@ -170,7 +170,78 @@ parts! {
         /// Encoded record length in bytes.
         len: u32,
     }
+    /// A node of the cluster, as one shard of another sees it.
+    NodeStatus {
+        /// Its number.
+        node: u32,
+        /// 1 when this shard is linked to the same shard of it; of the node itself, too.
+        linked: u8,
+    }
+    /// How far a replica is, as its group's leader knows.
+    ReplicaProgress {
+        /// The replica: its node in the high 24 bits, its join number in the low 40.
+        peer: u64,
+        /// Last index it has written.
+        written: u64,
+        /// Last index it has reported durable.
+        durable: u64,
+    }
+    /// A replica that a shard has of a group.
+    GroupStatus {
+        /// The group; 0 is the metadata's.
+        group: u32,
+        /// Counter of the group's history.
+        generation: u32,
+        /// A `ReplicaRole`.
+        role: u8,
+        /// Of a leader: 1 once it serves.
+        serving: u8,
+        /// The `Boundary` that the group answers at.
+        answers_at: u8,
+        /// So many more nodes may fail before the group stands still, as this node sees it.
+        tolerates: u8,
+        /// The node that leads, 0 where none is known.
+        leader: u32,
+        /// Raft's.
+        term: u64,
+        /// This replica: its node in the high 24 bits, its join number in the low 40.
+        peer: u64,
+        /// Last entry of its log.
+        last: u64,
+        /// Last entry that it knows to be committed.
+        committed: u64,
+        /// Last entry that it applied.
+        applied: u64,
+        /// Last entry that is durable on it.
+        durable: u64,
+        /// Replicas that vote, as applied here.
+        voters: Vec<u64>,
+        /// Replicas that are brought up.
+        learners: Vec<u64>,
+        /// Of a leader: the other replicas.
+        others: Vec<ReplicaProgress>,
+    }
+    /// A recovery that group 0 ordered and that is not through.
+    RecoveryStatus {
+        /// The group.
+        group: u32,
+        /// The generation that ends.
+        generation: u32,
+        /// 1 when an operator accepts loss.
+        accepts_loss: u8,
+        /// So many more answers are needed that count.
+        missing: u8,
+        /// Nodes that answered.
+        answered: Vec<u32>,
+        /// Replicas whose answers it waits for.
+        waits_for: Vec<u64>,
+    }
 }
+
+/// [`ClusterOrder::flags`]: also where it is refused for its danger.
+pub const ORDER_FORCE: u32 = 1;
+/// [`ClusterOrder::flags`]: what is lost by it is accepted.
+pub const ORDER_ACCEPT_LOSS: u32 = 2;
 
 /// [`Delivery::flags`]: may have been delivered before.
 pub const DELIVERY_REDELIVERED: u32 = 1;
@@ -564,5 +635,53 @@ bodies! {
         accepted: u32,
         /// Items that did not, with the reason of each.
         refused: Vec<RefusedSettle>,
+    }
+    /// Asks one shard of a node what it sees of the cluster.
+    ClusterStatus {
+        /// The node, reached over the links; 0 = the one asked.
+        node: u32,
+        /// Below its number of shards.
+        shard: u16,
+    }
+    /// Answers cluster status, as one moment of that shard.
+    ClusterStatusReply {
+        /// The node that says it.
+        node: u32,
+        /// The shard that says it.
+        shard: u16,
+        /// Shards of that node.
+        shards: u16,
+        /// 1 when the shard's log is latched.
+        latched: u8,
+        /// 1 when it hands over what it leads: it was told to, or stops.
+        draining: u8,
+        /// Every node of the cluster, ascending; a lone node: itself.
+        nodes: Vec<NodeStatus>,
+        /// Every group of the shard that has a replica here, ascending.
+        groups: Vec<GroupStatus>,
+        /// Shard 0, from its copy of group 0.
+        recoveries: Vec<RecoveryStatus>,
+        /// Shard 0, from its copy of group 0: nodes that were given up.
+        forgotten: Vec<u32>,
+    }
+    /// An operator's order.
+    ClusterOrder {
+        /// A `ClusterAction`.
+        action: u8,
+        /// Sum of [`ORDER_FORCE`] and [`ORDER_ACCEPT_LOSS`].
+        flags: u32,
+        /// The node it is about, or 0.
+        node: u32,
+        /// The group it is about, or 0.
+        group: u32,
+        /// For recover: the generation that is to end.
+        generation: u32,
+    }
+    /// Answers a cluster order that is in force.
+    ClusterOrdered {
+        /// 0 when it was in force before.
+        changed: u8,
+        /// For people: what it comes to.
+        message: String,
     }
 }

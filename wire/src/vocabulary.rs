@@ -145,3 +145,86 @@ impl RecordState {
         }
     }
 }
+
+/// What a replica is in its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReplicaRole {
+    /// Decides what is committed.
+    Leader = 1,
+    /// Votes.
+    Follower = 2,
+    /// Is brought up, and does not count yet.
+    Learner = 3,
+    /// Stopped its generation for a recovery.
+    Stopped = 4,
+    /// Lost its memory, and waits for a new name.
+    Nameless = 5,
+}
+
+impl ReplicaRole {
+    /// Every role, in numeric order.
+    pub const ALL: [ReplicaRole; 5] = [
+        ReplicaRole::Leader,
+        ReplicaRole::Follower,
+        ReplicaRole::Learner,
+        ReplicaRole::Stopped,
+        ReplicaRole::Nameless,
+    ];
+
+    /// The role for `raw`, or `None`.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        ReplicaRole::ALL.into_iter().find(|role| *role as u8 == raw)
+    }
+
+    /// `leader`, `follower`, `learner`, `stopped` or `nameless`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReplicaRole::Leader => "leader",
+            ReplicaRole::Follower => "follower",
+            ReplicaRole::Learner => "learner",
+            ReplicaRole::Stopped => "stopped",
+            ReplicaRole::Nameless => "nameless",
+        }
+    }
+}
+
+/// What an operator orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ClusterAction {
+    /// A node is gone for good: nobody waits for its answers any more.
+    Forget = 1,
+    /// A group without a leader goes on as a new generation.
+    Recover = 2,
+    /// A node hands over what it leads, and leads nothing until it may again.
+    Drain = 3,
+    /// It may lead again.
+    Undrain = 4,
+}
+
+impl ClusterAction {
+    /// Every action, in numeric order.
+    pub const ALL: [ClusterAction; 4] = [
+        ClusterAction::Forget,
+        ClusterAction::Recover,
+        ClusterAction::Drain,
+        ClusterAction::Undrain,
+    ];
+
+    /// The action for `raw`, or `None`.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        let mut all = ClusterAction::ALL.into_iter();
+        all.find(|action| *action as u8 == raw)
+    }
+
+    /// `forget`, `recover`, `drain` or `undrain`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClusterAction::Forget => "forget",
+            ClusterAction::Recover => "recover",
+            ClusterAction::Drain => "drain",
+            ClusterAction::Undrain => "undrain",
+        }
+    }
+}

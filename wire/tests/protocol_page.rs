@@ -14,7 +14,7 @@ use tidegate_wire::{
     limits::*,
     message::*,
     record::RECORD_HEADER_BYTES,
-    vocabulary::{Boundary, Mode, RecordState, SettleKind},
+    vocabulary::{Boundary, ClusterAction, Mode, RecordState, ReplicaRole, SettleKind},
 };
 
 /// One field as the page shows it.
@@ -199,6 +199,10 @@ fn the_page_numbers_the_one_byte_words_as_the_code_does() {
     assert_eq!(numbers(&page, "### Mode"), words(&modes));
     let boundaries = [Boundary::Written, Boundary::Durable].map(|b| (b as u8, b.name()));
     assert_eq!(numbers(&page, "### Boundary"), words(&boundaries));
+    let roles = ReplicaRole::ALL.map(|role| (role as u8, role.name()));
+    assert_eq!(numbers(&page, "### Replica role"), words(&roles));
+    let actions = ClusterAction::ALL.map(|action| (action as u8, action.name()));
+    assert_eq!(numbers(&page, "### Cluster action"), words(&actions));
     let states: Vec<_> = (0..=u8::MAX)
         .filter_map(RecordState::from_raw)
         .map(|state| (state as u8, state.name()))
@@ -277,6 +281,8 @@ fn the_page_states_the_critical_extension_bit_and_flags() {
         format!("sum of {DELIVERY_REDELIVERED}: redelivered"),
         format!("and {DELIVERY_DURABLE}: durable"),
         format!("{ANY_SHARD} = any"),
+        format!("sum of {ORDER_FORCE}: also"),
+        format!("and {ORDER_ACCEPT_LOSS}: loss is accepted"),
     ] {
         assert!(page.contains(&text), "the page lacks {text:?}");
     }

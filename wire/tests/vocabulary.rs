@@ -4,7 +4,7 @@
 use tidegate_wire::{
     error::ErrorCode,
     frame::Kind,
-    vocabulary::{Boundary, Mode, RecordState, SettleKind},
+    vocabulary::{Boundary, ClusterAction, Mode, RecordState, ReplicaRole, SettleKind},
 };
 
 #[test]
@@ -23,7 +23,11 @@ fn one_byte_words_accept_exactly_their_numbers() {
             RecordState::from_raw(raw).map(|word| word as u8),
             known(raw, 4)
         );
-        assert_eq!(Kind::from_raw(raw).map(|word| word as u8), known(raw, 37));
+        assert_eq!(Kind::from_raw(raw).map(|word| word as u8), known(raw, 41));
+        let role = ReplicaRole::from_raw(raw).map(|word| word as u8);
+        assert_eq!(role, known(raw, 5));
+        let action = ClusterAction::from_raw(raw).map(|word| word as u8);
+        assert_eq!(action, known(raw, 4));
     }
     for raw in 0..=u16::MAX {
         let expected = (1..=21).contains(&raw).then_some(raw);

@@ -579,6 +579,8 @@ impl Boot {
             // run a fraction of a millisecond ahead of the wall clock.
             clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms + 1),
             draining: false,
+            leads_nothing: false,
+            forgotten: BTreeSet::new(),
             sealed: false,
             room: Room::new(self.index_bytes),
             serving: false,
@@ -724,6 +726,9 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         let queues = meta.state.iter_from("").cloned().collect();
+        let forgotten = meta.state.forgotten().iter();
+        let forgotten = forgotten.map(|node| (shard, ShardMessage::Forgotten { node: *node }));
+        self.outbound.extend(forgotten);
         let next_id = meta.state.next_queue_id();
         let message = ShardMessage::Directory { queues, next_id };
         let histories: Vec<u32> = meta.state.histories().map(|(group, _)| group).collect();

@@ -101,6 +101,10 @@ pub struct Engine<B> {
     /// Server time minus monotonic time.
     pub(super) clock_offset_ms: u64,
     pub(super) draining: bool,
+    /// An operator told this node to hand over what it leads, and to lead nothing.
+    pub(super) leads_nothing: bool,
+    /// Nodes that an operator gave up, as told last.
+    pub(super) forgotten: BTreeSet<u32>,
     /// See `seal`.
     pub(super) sealed: bool,
     pub(super) room: Room,
@@ -242,6 +246,8 @@ impl<B: BatchBuffer> Engine<B> {
             Kind::Barrier => self.on_barrier(conn, correlation, body),
             Kind::Peek => self.on_peek(conn, correlation, body),
             Kind::Purge => self.on_purge(conn, correlation, body),
+            Kind::ClusterOrder => self.on_cluster_order(conn, correlation, body),
+            Kind::ClusterStatus => self.on_cluster_status(conn, correlation, body),
             Kind::Ping => self.reply(conn, correlation, &wire::message::Pong::default()),
             Kind::Pong | Kind::GoingAway => {}
             Kind::Extend => {
@@ -367,6 +373,8 @@ impl<B: BatchBuffer> Engine<B> {
             ShardMessage::Leaderless { group, generation } => {
                 self.note_leaderless(group, generation);
             }
+            ShardMessage::LeadNothing(on) => self.lead_nothing(on),
+            ShardMessage::Forgotten { node } => self.on_forgotten(node),
             ShardMessage::Reopened { shard } => self.on_reopened(shard),
             ShardMessage::WantDirectory { shard } => self.send_directory(shard),
             ShardMessage::GroupRecovered {
@@ -382,6 +390,9 @@ impl<B: BatchBuffer> Engine<B> {
     /// Another shard forgot our connections: those it served are closed, so
     /// that their clients connect and subscribe again.
     fn on_reopened(&mut self, shard: u16) {
+        if self.leads_nothing {
+            self.outbound.push((shard, ShardMessage::LeadNothing(true)));
+        }
         let mut touched: Vec<ConnKey> = self
             .connections
             .iter()

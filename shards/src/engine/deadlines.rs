@@ -91,7 +91,10 @@ impl Late {
         match origin {
             Origin::Publish(reply) => self.take_publish(reply),
             Origin::Settles { replies } => replies.retain(|reply| !self.take(reply.asked)),
-            Origin::Purge(asked) | Origin::Declare(asked) | Origin::Delete(asked) => {
+            Origin::Purge(asked)
+            | Origin::Declare(asked)
+            | Origin::Delete(asked)
+            | Origin::Order(asked) => {
                 if self.take(*asked) {
                     *origin = Origin::Nobody;
                 }
@@ -280,7 +283,10 @@ impl<B: BatchBuffer> Engine<B> {
                     self.error(asked.conn, asked.correlation, code, outcome, message);
                 }
             }
-            Origin::Purge(asked) | Origin::Declare(asked) | Origin::Delete(asked) => {
+            Origin::Purge(asked)
+            | Origin::Declare(asked)
+            | Origin::Delete(asked)
+            | Origin::Order(asked) => {
                 self.error(asked.conn, asked.correlation, code, outcome, message);
             }
             Origin::Publish(_) | Origin::Recover { .. } | Origin::Nobody => {}

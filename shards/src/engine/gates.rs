@@ -46,11 +46,18 @@ pub(super) struct PublishReply {
 pub(super) enum Origin {
     Nobody,
     Publish(PublishReply),
-    Settles { replies: Vec<SettleReply> },
+    Settles {
+        replies: Vec<SettleReply>,
+    },
     Purge(Asked),
     Declare(Asked),
     Delete(Asked),
-    Recover { shard: u16, group: GroupId },
+    /// An operator's.
+    Order(Asked),
+    Recover {
+        shard: u16,
+        group: GroupId,
+    },
 }
 
 /// What happens once an applied entry is durable.
@@ -131,6 +138,8 @@ pub(super) struct GroupSlot {
     pub answered: bool,
     /// The last change of membership that this leadership proposed.
     pub changed: Option<At>,
+    /// Since when this leader takes no publishes, to hand over; server time.
+    pub resigning: Option<u64>,
     /// A learner, and the entry up to which it is to be durable.
     pub catch_up: Option<(u64, u64)>,
     /// The last entry that asked followers to sync, and nothing else.
@@ -158,6 +167,7 @@ impl GroupSlot {
             outcome: Outcome::default(),
             replaced: BTreeMap::new(),
             changed: None,
+            resigning: None,
             catch_up: None,
             demanded: 0,
             ahead_ms: 0,

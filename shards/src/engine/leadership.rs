@@ -54,8 +54,9 @@ impl<B: BatchBuffer> Engine<B> {
         self.timers.tick_ms += passed * TICK_MS;
         for slot in self.groups.values_mut() {
             slot.group.tick();
-            if self.draining && slot.group.is_leader() {
-                slot.group.hand_over();
+            slot.group.set_reluctant(self.leads_nothing);
+            if self.draining || self.leads_nothing {
+                slot.resign(now);
             }
             slot.dirty = true;
         }
@@ -87,6 +88,7 @@ impl<B: BatchBuffer> Engine<B> {
         slot.serving = false;
         slot.changed = None;
         slot.catch_up = None;
+        slot.resigning = None;
         if before.is_some() {
             self.deposed.push(id);
             self.step_down(id);

@@ -242,6 +242,16 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         let outcome = meta.state.apply(command);
+        if let MetaCommand::Forget { node } = *command {
+            self.tell_forgotten(node);
+        }
+        let origin = match origin {
+            Origin::Order(asked) => {
+                self.on_ordered(command, &outcome, asked);
+                Origin::Nobody
+            }
+            other => other,
+        };
         match (outcome, origin) {
             (MetaOutcome::Declared { created, queue_id }, origin) => {
                 self.declared(queue_id, created, origin);

@@ -17,6 +17,9 @@ use crate::{
 
 impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_node_up(&mut self, node: u32) {
+        if self.forgotten.contains(&node) {
+            return self.refuse_forgotten(node);
+        }
         if self.links.is_up(node) {
             self.on_node_down(node);
         }

@@ -278,12 +278,16 @@ impl<B: BatchBuffer> Engine<B> {
         if !voters.any(|peer| meta.state.is_retired(group, peer)) {
             return false;
         }
-        let told = self.orders.leaderless.get(&group);
-        let fresh = |(generation, told_ms): &&(u32, u64)| {
-            *generation == history.generation && told_ms + FRESH_MS >= self.server_ms
-        };
-        let without = told.map_or(0, |told| told.values().filter(fresh).count());
+        let without = self.without_leader(group, history.generation);
         without > nodes.len() - majority(nodes.len())
+    }
+
+    /// So many nodes said lately that they know no leader of the group's generation.
+    pub(super) fn without_leader(&self, group: u32, generation: u32) -> usize {
+        let told = self.orders.leaderless.get(&group);
+        let fresh =
+            |(of, told_ms): &&(u32, u64)| *of == generation && told_ms + FRESH_MS >= self.server_ms;
+        told.map_or(0, |told| told.values().filter(fresh).count())
     }
 
     fn say_order(&mut self, group: u32, command: &MetaCommand) {

@@ -30,7 +30,7 @@ use super::{
 use crate::{group::GroupId, io::BatchBuffer};
 
 /// The shard in the key of a connection without a socket here.
-const NO_SHARD: u16 = u16::MAX;
+pub(super) const NO_SHARD: u16 = u16::MAX;
 
 /// Where a frame is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,8 @@ impl<B: BatchBuffer> Engine<B> {
             // Before its own first entry is durable on a majority it may not know what
             // earlier leaders confirmed. Consumers may wait for that.
             let waits = matches!(kind, Kind::Subscribe | Kind::Credit | Kind::Unsubscribe);
-            return match slot.serving || waits {
+            let closed = kind == Kind::Publish && slot.resigning.is_some();
+            return match slot.serving && !closed || waits {
                 true => Ok(Routed::Here),
                 false => Err(no_leader()),
             };

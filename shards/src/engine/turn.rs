@@ -100,6 +100,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.retry_peeks();
         self.dispatch_dirty();
         self.retry_deferred();
+        self.tend_resigning();
         self.pump_groups();
         self.talk_to_nodes();
         self.open_barriers();

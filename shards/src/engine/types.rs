@@ -352,6 +352,10 @@ pub enum ShardMessage {
     AskMeta(Box<MetaCommand>),
     /// A replica knows no leader of its group, to shard 0.
     Leaderless { group: u32, generation: u32 },
+    /// An operator's word: hand over what you lead, and lead nothing; or lead again.
+    LeadNothing(bool),
+    /// An operator gave that node up, from shard 0.
+    Forgotten { node: u32 },
     /// A shard rebuilt its engine: what it knew of others' connections is gone.
     Reopened { shard: u16 },
     /// A shard that starts asks shard 0 for the queue directory.

@@ -86,6 +86,12 @@ impl Copies {
         copy.map_or(0, |copy| copy.durable)
     }
 
+    /// Of each other replica: its peer id, and the last index it has at each boundary.
+    pub(super) fn each(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        let others = self.others.iter();
+        others.map(|copy| (copy.peer, copy.written, copy.durable))
+    }
+
     fn of(&mut self, peer: u64) -> &mut Copy {
         let at = match self.others.iter().position(|copy| copy.peer == peer) {
             Some(at) => at,

@@ -1,8 +1,11 @@
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, VecDeque},
+};
 
 use raft::{
     eraftpb::{Entry as RaftEntry, EntryType, HardState, Message, MessageType, Snapshot},
-    Config, RawNode, SnapshotStatus, StateRole,
+    Config, Progress, RawNode, SnapshotStatus, StateRole,
 };
 use thiserror::Error;
 use wire::{
@@ -27,6 +30,10 @@ use crate::{
 /// Ticks of [`TICK_MS`]: an election after 300 to 600 ms.
 const ELECTION_TICKS: usize = 10;
 const HEARTBEAT_TICKS: usize = 2;
+/// So much longer a replica waits that is not to lead: the others stand first.
+const RELUCTANT_TICKS: usize = 2 * ELECTION_TICKS;
+/// A voter so close behind takes leadership without delay.
+const CLOSE_ENTRIES: u64 = 4096;
 /// Between two ticks of a group of several; a group of one does not tick.
 pub const TICK_MS: u64 = 30;
 
@@ -142,6 +149,12 @@ pub struct Group {
     random: u64,
     /// Term and role when the timeout was drawn.
     drawn_for: (u64, StateRole),
+    /// As drawn, in ticks.
+    timeout: usize,
+    /// See `set_reluctant`.
+    reluctant: bool,
+    /// The peer that leadership was last handed to; 0 = nobody.
+    handed_to: u64,
     /// What followers need and has to be read back.
     fetching: Option<Wanted>,
     /// The item that puts a snapshot in force, while it is put in place.
@@ -195,6 +208,7 @@ impl Group {
             id: state.peer.0,
             election_tick: ELECTION_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
+            max_election_tick: 2 * ELECTION_TICKS + RELUCTANT_TICKS,
             applied: commit,
             max_size_per_msg: MESSAGE_BYTES,
             max_inflight_msgs: 256,
@@ -226,6 +240,9 @@ impl Group {
             durable_index: last.0,
             random: random ^ u64::from(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             drawn_for: (u64::MAX, StateRole::Follower),
+            timeout: ELECTION_TICKS,
+            reluctant: false,
+            handed_to: 0,
             fetching: None,
             installing: None,
             stopped: state.stopped,
@@ -327,21 +344,24 @@ impl Group {
     /// the same again.
     fn draw_timeout(&mut self) {
         let now = (self.raft.raft.term, self.raft.raft.state);
-        if now == self.drawn_for {
-            return;
+        if now != self.drawn_for {
+            if now.1 == StateRole::Leader {
+                self.copies.begin();
+                self.weakening = false;
+            }
+            self.drawn_for = now;
+            // splitmix64
+            self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut drawn = self.random;
+            drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            drawn ^= drawn >> 31;
+            self.timeout = ELECTION_TICKS + (drawn % ELECTION_TICKS as u64) as usize;
         }
-        if now.1 == StateRole::Leader {
-            self.copies.begin();
-            self.weakening = false;
-        }
-        self.drawn_for = now;
-        // splitmix64
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut drawn = self.random;
-        drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        drawn ^= drawn >> 31;
-        let timeout = ELECTION_TICKS + (drawn % ELECTION_TICKS as u64) as usize;
+        let timeout = match self.reluctant {
+            true => self.timeout + RELUCTANT_TICKS,
+            false => self.timeout,
+        };
         self.raft.raft.set_randomized_election_timeout(timeout);
     }
 
@@ -354,17 +374,42 @@ impl Group {
         }
     }
 
-    /// Hands leadership to the voter that is furthest; false when there is none.
-    pub fn hand_over(&mut self) -> bool {
-        let own = self.peer.0;
-        let progress = self.raft.raft.prs().iter();
-        let others = progress.filter(|(id, pr)| **id != own && pr.recent_active);
-        let best = others.max_by_key(|(id, pr)| (pr.matched, std::cmp::Reverse(**id)));
-        let Some(best) = best.map(|(id, _)| *id) else {
-            return false;
+    /// The voter that is furthest, if it is close behind; not the one that was last
+    /// handed to, where there is another: it may not want to lead either.
+    pub fn successor(&self) -> Option<u64> {
+        let (own, last) = (self.peer.0, self.last_index());
+        let may = |peer: u64, progress: &Progress| {
+            let close = progress.matched + CLOSE_ENTRIES >= last;
+            let votes = self.members.voters.contains(&peer) && !self.retired.contains(&peer);
+            peer != own && votes && progress.recent_active && close
         };
-        self.raft.transfer_leader(best);
-        true
+        let others = self.raft.raft.prs().iter();
+        let others = others.filter(|(peer, progress)| may(**peer, progress));
+        let best = others.max_by_key(|(peer, progress)| {
+            let other = self.handed_to != **peer;
+            // Where several are as far, groups go to different ones.
+            let spread = (**peer ^ u64::from(self.id.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            (other, progress.matched, spread >> 32, Reverse(**peer))
+        });
+        best.map(|(peer, _)| *peer)
+    }
+
+    /// Hands leadership to [`Group::successor`], if nobody is about to take it.
+    pub fn hand_over(&mut self) {
+        if !self.is_leader() || self.raft.raft.lead_transferee.is_some() {
+            return;
+        }
+        if let Some(best) = self.successor() {
+            self.handed_to = best;
+            self.raft.transfer_leader(best);
+        }
+    }
+
+    /// Whether it lets others stand for election first.
+    pub fn set_reluctant(&mut self, on: bool) {
+        if std::mem::replace(&mut self.reluctant, on) != on {
+            self.draw_timeout();
+        }
     }
 
     /// Appends a command whose payload is `parts` back to back, and proposes
@@ -502,6 +547,24 @@ impl Group {
     /// How far a replica is durable, as this leader knows.
     pub fn durable_of(&self, peer: u64) -> u64 {
         self.copies.durable_of(peer)
+    }
+
+    /// Of each other replica, as this leader knows: its peer id, and the last index it
+    /// has written and durable.
+    pub fn progress(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        self.copies.each()
+    }
+
+    /// Last entry that is durable here; of a group of one that is being written, 0: it
+    /// does not keep count.
+    pub fn durable_index(&self, frontiers: &LogFrontiers) -> u64 {
+        if self.several {
+            return self.durable_index;
+        }
+        match self.last_end <= frontiers.durable_next {
+            true => self.last_index(),
+            false => 0,
+        }
     }
 
     /// The log is told who this replica is before anything of it leaves.

@@ -6,7 +6,7 @@ use tidegate_wire::{
     limits::*,
     message::*,
     record::RecordParts,
-    vocabulary::{Boundary, Mode, RecordState, SettleKind},
+    vocabulary::{Boundary, ClusterAction, Mode, RecordState, ReplicaRole, SettleKind},
 };
 
 /// Calls `$visit!(Body, example_function)` for every frame kind in numeric order.
@@ -50,6 +50,10 @@ macro_rules! for_each_body {
         $visit!(Unsubscribed, unsubscribed);
         $visit!(Extend, extend);
         $visit!(Extended, extended);
+        $visit!(ClusterStatus, cluster_status);
+        $visit!(ClusterStatusReply, cluster_status_reply);
+        $visit!(ClusterOrder, cluster_order);
+        $visit!(ClusterOrdered, cluster_ordered);
     };
 }
 
@@ -558,6 +562,83 @@ pub fn extended() -> Extended {
     Extended {
         accepted: 1,
         refused: refused(),
+        extensions: extensions(),
+    }
+}
+
+pub fn cluster_status() -> ClusterStatus {
+    ClusterStatus {
+        node: 0x00C1_C2C3,
+        shard: 0x2324,
+        extensions: extensions(),
+    }
+}
+
+fn peer(node: u64, join: u64) -> u64 {
+    node << 40 | join
+}
+
+pub fn cluster_status_reply() -> ClusterStatusReply {
+    let node = |node, linked| NodeStatus { node, linked };
+    let group = GroupStatus {
+        group: 17,
+        generation: GENERATION,
+        role: ReplicaRole::Leader as u8,
+        serving: 1,
+        answers_at: Boundary::Written as u8,
+        tolerates: 2,
+        leader: 7,
+        term: 0x8182_8384_8586_8788,
+        peer: peer(7, 12),
+        last: 1_005,
+        committed: 1_004,
+        applied: 1_003,
+        durable: 1_002,
+        voters: vec![peer(7, 12), peer(8, 1)],
+        learners: vec![peer(9, 13)],
+        others: vec![ReplicaProgress {
+            peer: peer(8, 1),
+            written: 1_001,
+            durable: 1_000,
+        }],
+    };
+    let recovery = RecoveryStatus {
+        group: 18,
+        generation: GENERATION,
+        accepts_loss: 1,
+        missing: 3,
+        answered: vec![7, 8],
+        waits_for: vec![peer(9, 1)],
+    };
+    ClusterStatusReply {
+        node: 7,
+        shard: 1,
+        shards: 4,
+        latched: 1,
+        draining: 2,
+        nodes: vec![node(7, 1), node(8, 1), node(9, 0)],
+        groups: vec![group],
+        recoveries: vec![recovery],
+        forgotten: vec![9],
+        extensions: extensions(),
+    }
+}
+
+pub fn cluster_order() -> ClusterOrder {
+    ClusterOrder {
+        action: ClusterAction::Recover as u8,
+        flags: ORDER_FORCE | ORDER_ACCEPT_LOSS,
+        node: 7,
+        group: 18,
+        generation: GENERATION,
+        extensions: extensions(),
+    }
+}
+
+pub fn cluster_ordered() -> ClusterOrdered {
+    ClusterOrdered {
+        changed: 1,
+        message: "node 3 is forgotten: no recovery waits for it".into(),
         extensions: extensions(),
     }
 }

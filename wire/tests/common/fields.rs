@@ -63,6 +63,19 @@ macro_rules! with_fields {
             Unsubscribed { subscription extensions }
             Extend { queue_id partition generation subscription lease_ms items extensions }
             Extended { accepted refused extensions }
+            NodeStatus { node linked }
+            ReplicaProgress { peer written durable }
+            GroupStatus {
+                group generation role serving answers_at tolerates leader term peer last committed
+                applied durable voters learners others
+            }
+            RecoveryStatus { group generation accepts_loss missing answered waits_for }
+            ClusterStatus { node shard extensions }
+            ClusterStatusReply {
+                node shard shards latched draining nodes groups recoveries forgotten extensions
+            }
+            ClusterOrder { action flags node group generation extensions }
+            ClusterOrdered { changed message extensions }
         }
     };
 }

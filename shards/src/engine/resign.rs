@@ -1,0 +1,62 @@
+//! Giving leadership away on purpose: before a stop, or because an operator said so.
+//!
+//! 1. A leader that resigns takes no more publishes, and hands over once those that it
+//!    took are answered: none becomes unknown by it, unless they take longer than
+//!    [`RESIGN_MS`].
+//! 2. It resigns only while a voter is close behind: otherwise nobody would lead.
+
+use super::{
+    core::Engine,
+    gates::{GateAction, GroupSlot, Origin},
+};
+use crate::io::BatchBuffer;
+
+/// What was taken may keep a leader from handing over for so long.
+const RESIGN_MS: u64 = 300;
+
+impl GroupSlot {
+    /// Begins to resign, if somebody can take over.
+    pub(super) fn resign(&mut self, now: u64) {
+        if self.group.is_leader() && self.group.successor().is_some() {
+            self.resigning = self.resigning.or(Some(now));
+        } else {
+            self.resigning = None;
+        }
+    }
+
+    /// A publisher waits for what was proposed.
+    fn owes_publishers(&mut self) -> bool {
+        let publish = |(_, origin): &(u64, Origin)| matches!(origin, Origin::Publish(_));
+        let mut owes = self.origins.iter().any(publish);
+        self.retain_gates(&mut |action| {
+            owes |= matches!(
+                action,
+                GateAction::Append {
+                    confirm: Some(_),
+                    ..
+                }
+            );
+            true
+        });
+        owes
+    }
+}
+
+impl<B: BatchBuffer> Engine<B> {
+    /// Hands over what may be handed over now.
+    pub(super) fn tend_resigning(&mut self) {
+        if !self.leads_nothing && !self.draining {
+            return;
+        }
+        let now = self.server_ms;
+        for slot in self.groups.values_mut() {
+            let Some(since) = slot.resigning else {
+                continue;
+            };
+            if since + RESIGN_MS <= now || !slot.owes_publishers() {
+                slot.group.hand_over();
+                slot.dirty = true;
+            }
+        }
+    }
+}

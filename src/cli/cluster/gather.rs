@@ -1,0 +1,109 @@
+//! Asking nodes for their view of the cluster, directly and through each other.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use client::{Client, NodeStatus, Servers};
+
+use crate::cli::session;
+
+/// A node that is there answers within this time.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What was answered, and by whom it was not.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// By node.
+    pub nodes: BTreeMap<u32, NodeStatus>,
+    /// An address or a linked node, and why there is no answer.
+    pub unanswered: Vec<(String, String)>,
+}
+
+impl Gathered {
+    fn knows_unasked(&self) -> Vec<u32> {
+        let seen = self.nodes.values().flat_map(|status| &status.nodes);
+        let linked = seen.filter(|seen| seen.unlinked_shards.is_empty());
+        let mut unasked: Vec<u32> = linked
+            .map(|seen| seen.node)
+            .filter(|node| !self.nodes.contains_key(node))
+            .collect();
+        unasked.sort_unstable();
+        unasked.dedup();
+        unasked
+    }
+
+    /// Asks the nodes that are linked to one that was asked.
+    async fn ask_through(&mut self, client: &Client) {
+        for node in self.knows_unasked() {
+            let status = client.node_status(Some(node)).await;
+            match status {
+                Ok(status) => {
+                    self.nodes.insert(node, status);
+                }
+                Err(error) => self
+                    .unanswered
+                    .push((format!("node {node}"), error.to_string())),
+            }
+        }
+    }
+}
+
+/// Asks every address, then whoever is linked to those.
+pub async fn each(servers: &[String]) -> Gathered {
+    let mut gathered = Gathered::default();
+    let mut clients = Vec::new();
+    for address in session::servers(servers).addresses() {
+        let connected = Client::builder()
+            .name(session::NAME)
+            .request_timeout(ANSWER)
+            .connect(Servers::from(address))
+            .await;
+        let client = match connected {
+            Ok(client) => client,
+            Err(error) => {
+                gathered
+                    .unanswered
+                    .push((address.clone(), error.to_string()));
+                continue;
+            }
+        };
+        match client.node_status(None).await {
+            Ok(status) => {
+                gathered.nodes.insert(status.node, status);
+            }
+            Err(error) => gathered
+                .unanswered
+                .push((address.clone(), error.to_string())),
+        }
+        clients.push(client);
+    }
+    for client in &clients {
+        gathered.ask_through(client).await;
+    }
+    gathered.settle();
+    for client in clients {
+        client.close(Duration::ZERO).await;
+    }
+    gathered
+}
+
+/// What the node that this client is connected to, and those linked to it, say.
+///
+/// # Errors
+/// It did not answer.
+pub async fn through(client: &Client) -> Result<Gathered, client::Error> {
+    let mut gathered = Gathered::default();
+    let status = client.node_status(None).await?;
+    gathered.nodes.insert(status.node, status);
+    gathered.ask_through(client).await;
+    Ok(gathered)
+}
+
+impl Gathered {
+    /// Whoever was asked in vain one way and answered another did answer.
+    fn settle(&mut self) {
+        let nodes = &self.nodes;
+        let answered = |who: &str| nodes.keys().any(|node| who == format!("node {node}"));
+        self.unanswered.retain(|(who, _)| !answered(who));
+        self.unanswered.dedup_by(|a, b| a.0 == b.0);
+    }
+}
