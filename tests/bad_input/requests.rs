@@ -175,24 +175,17 @@ fn publishes_that_contradict_themselves_store_nothing() {
         ),
         (
             Publish {
-                producer_id: 1,
-                ..good.clone()
-            },
-            ErrorCode::Unsupported,
-        ),
-        (
-            Publish {
                 producer_epoch: 1,
                 ..good.clone()
             },
-            ErrorCode::Unsupported,
+            ErrorCode::Invalid,
         ),
         (
             Publish {
                 sequence: 1,
                 ..good.clone()
             },
-            ErrorCode::Unsupported,
+            ErrorCode::Invalid,
         ),
     ];
     for (body, expected) in cases {

@@ -11,6 +11,7 @@ mod failover;
 mod forged;
 mod linking;
 mod net;
+mod once;
 mod rawnode;
 mod refused;
 mod replication;

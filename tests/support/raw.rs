@@ -11,8 +11,8 @@ use wire::{
     frame::{FrameHeader, Kind, HEADER_BYTES},
     limits::MAX_FRAME_BYTES,
     message::{
-        Deliver, Hello, HelloReply, Settle, SettleConfirm, SettleItem, Subscribe, ANY_SHARD,
-        SETTLE_CONFIRM,
+        Confirm, Deliver, Error as ErrorBody, Hello, HelloReply, Publish, Settle, SettleConfirm,
+        SettleItem, Subscribe, ANY_SHARD, SETTLE_CONFIRM,
     },
     vocabulary::SettleKind,
 };
@@ -31,13 +31,18 @@ pub struct Id {
 
 pub struct RawConsumer {
     socket: TcpStream,
+    /// Publishes and their first offsets, not asked for yet.
+    confirmed: Vec<(u64, u64)>,
 }
 
 impl RawConsumer {
     /// Connects and says hello with this receive window.
     pub async fn connect(server: &Server, window_bytes: u32) -> Self {
         let socket = TcpStream::connect(server.address).await.unwrap();
-        let mut raw = RawConsumer { socket };
+        let mut raw = RawConsumer {
+            socket,
+            confirmed: Vec::new(),
+        };
         let hello = Hello {
             version_min: 1,
             version_max: 1,
@@ -70,12 +75,72 @@ impl RawConsumer {
     }
 
     async fn read(&mut self) -> (Option<Kind>, Vec<u8>) {
+        let (header, body) = self.try_read().await.expect("the server closed it");
+        (Kind::from_raw(header.kind), body)
+    }
+
+    async fn try_read(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
         let mut header = [0; HEADER_BYTES];
-        self.socket.read_exact(&mut header).await.unwrap();
+        self.socket.read_exact(&mut header).await.ok()?;
         let header = FrameHeader::decode(&header, MAX_FRAME_BYTES).unwrap();
         let mut body = vec![0; header.length as usize];
-        self.socket.read_exact(&mut body).await.unwrap();
-        (Kind::from_raw(header.kind), body)
+        self.socket.read_exact(&mut body).await.ok()?;
+        Some((header, body))
+    }
+
+    /// Sends a publish as it is.
+    pub async fn send_publish(&mut self, correlation: u64, body: &Publish) {
+        let records = &body.records;
+        self.send(|out| codec::encode_publish(out, correlation, body, records))
+            .await;
+    }
+
+    /// What a publish is answered with: its first offset, or code and outcome.
+    pub async fn answer(&mut self, correlation: u64) -> Result<u64, (u16, u8)> {
+        let answer = self.try_answer(correlation).await;
+        answer.expect("the server closed it")
+    }
+
+    pub async fn publish(&mut self, correlation: u64, body: &Publish) -> Result<u64, (u16, u8)> {
+        self.send_publish(correlation, body).await;
+        self.answer(correlation).await
+    }
+
+    /// The same; `None` when the connection ended instead.
+    pub async fn try_publish(
+        &mut self,
+        correlation: u64,
+        body: &Publish,
+    ) -> Option<Result<u64, (u16, u8)>> {
+        let mut bytes = Vec::new();
+        codec::encode_publish(&mut bytes, correlation, body, &body.records).unwrap();
+        self.socket.write_all(&bytes).await.ok()?;
+        self.try_answer(correlation).await
+    }
+
+    async fn try_answer(&mut self, correlation: u64) -> Option<Result<u64, (u16, u8)>> {
+        loop {
+            if let Some(at) = self.confirmed.iter().position(|(of, _)| *of == correlation) {
+                return Some(Ok(self.confirmed.swap_remove(at).1));
+            }
+            let (header, body) = soon("an answer", self.try_read()).await?;
+            match Kind::from_raw(header.kind) {
+                Some(Kind::Confirm) => {
+                    let confirm = codec::decode::<Confirm>(&body).unwrap();
+                    let items = confirm.items.iter();
+                    self.confirmed.extend(
+                        items.map(|item| {
+                            (item.correlation.to_native(), item.first_offset.to_native())
+                        }),
+                    );
+                }
+                Some(Kind::Error) if header.correlation == correlation => {
+                    let error = codec::decode::<ErrorBody>(&body).unwrap();
+                    return Some(Err((error.code.to_native(), error.outcome)));
+                }
+                _ => {}
+            }
+        }
     }
 
     pub async fn subscribe(&mut self, queue_id: u64, partition: u16, credit_records: u32) {

@@ -97,13 +97,17 @@ pub enum ErrorCode {
     StaleGeneration = 20,
     /// Not expected; please report it.
     Internal = 21,
+    /// A newer epoch of the producer has published: this one is over.
+    Fenced = 22,
+    /// The publish is older than what is remembered of its producer.
+    Forgotten = 23,
 }
 
 impl ErrorCode {
     /// The code for `raw`, or `None` for a number this version does not know.
     pub fn from_raw(raw: u16) -> Option<Self> {
         use ErrorCode::*;
-        const ALL: [ErrorCode; 21] = [
+        const ALL: [ErrorCode; 23] = [
             Protocol,
             Version,
             UnknownKind,
@@ -125,6 +129,8 @@ impl ErrorCode {
             MissingCopies,
             StaleGeneration,
             Internal,
+            Fenced,
+            Forgotten,
         ];
         ALL.into_iter().find(|code| *code as u16 == raw)
     }

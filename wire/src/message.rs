@@ -320,11 +320,11 @@ bodies! {
         flags: u32,
         /// Milliseconds from receipt; 0 = 30 000.
         deadline_ms: u32,
-        /// Reserved, zero.
+        /// An idempotent producer, as it chose; 0 = none.
         producer_id: u64,
-        /// Reserved, zero.
+        /// Of that producer; an older one than the newest seen is refused.
         producer_epoch: u32,
-        /// Reserved, zero.
+        /// Number of the publish in its epoch and partition, from 0 on upwards.
         sequence: u64,
         /// Reserved, zero: trace context.
         trace: [u8; 16],

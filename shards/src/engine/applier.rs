@@ -11,6 +11,7 @@ use crate::{
     log::LogPosition,
     state::{
         command::{Command, PartitionSpec},
+        producer::{ProducerStamp, Verdict},
         queue::{AppendedRecord, RecordLocation},
     },
 };
@@ -25,6 +26,18 @@ pub(super) enum Applied {
         count: u32,
         bytes: u64,
     },
+    /// A publish that is stored already, from `first` on.
+    SentAgain {
+        key: PartitionKey,
+        first: u64,
+        count: u32,
+    },
+    /// A publish whose producer has a newer epoch.
+    Fenced {
+        epoch: u32,
+    },
+    /// A publish of which it is not known any more whether it is stored.
+    Forgotten,
     Settled {
         key: PartitionKey,
     },
@@ -102,11 +115,19 @@ impl Applier<'_> {
         };
         let applied = match command {
             Command::Append {
-                stamp_ms, records, ..
+                stamp_ms,
+                producer,
+                records,
+                ..
             } => {
                 let head = (payload.len() - records.len()) as u32;
                 let place = |at| place(head + at);
-                append(slot, self.appended, stamp_ms, records, &place)?
+                match producer {
+                    None => append(slot, self.appended, stamp_ms, records, &place)?,
+                    Some(producer) => {
+                        append_once(slot, self.appended, stamp_ms, producer, records, &place)?
+                    }
+                }
             }
             Command::Settle {
                 kind,
@@ -194,6 +215,36 @@ fn append(
         count,
         bytes,
     })
+}
+
+/// Stores what is not stored yet.
+fn append_once(
+    slot: &mut PartitionSlot,
+    appended: &mut Vec<AppendedRecord>,
+    stamp_ms: u64,
+    producer: ProducerStamp,
+    records: &[u8],
+    place: &dyn Fn(u32) -> LogPosition,
+) -> Result<Applied, String> {
+    match slot.machine.judge(&producer, stamp_ms) {
+        Verdict::New => {
+            let applied = append(slot, appended, stamp_ms, records, place)?;
+            if let Applied::Appended { first, count, .. } = applied {
+                slot.machine.apply_stored(&producer, stamp_ms, first, count);
+            }
+            Ok(applied)
+        }
+        Verdict::Stored { first, count } => {
+            slot.machine.apply_sent_again(&producer, stamp_ms);
+            Ok(Applied::SentAgain {
+                key: slot.key,
+                first,
+                count,
+            })
+        }
+        Verdict::Fenced { epoch } => Ok(Applied::Fenced { epoch }),
+        Verdict::Forgotten => Ok(Applied::Forgotten),
+    }
 }
 
 fn new_generation(slot: &mut PartitionSlot, generation: u32, first_lost: u64) -> Applied {

@@ -190,6 +190,26 @@ impl<B: BatchBuffer> Engine<B> {
                 }
                 self.gate_append(group, at, append, confirm);
             }
+            (Applied::SentAgain { key, first, count }, Origin::Publish(reply)) => {
+                // The first one is in front of this entry in the same log: where this
+                // one is, that one is, too.
+                let append = Append {
+                    key,
+                    first,
+                    count,
+                    bytes: 0,
+                };
+                self.gate_append(group, at, append, Some(reply));
+            }
+            (Applied::Fenced { epoch }, Origin::Publish(reply)) => {
+                let message = fenced(epoch);
+                self.answer_once(&reply, ErrorCode::Fenced, Outcome::Failed, message);
+            }
+            (Applied::Forgotten, Origin::Publish(reply)) => {
+                let message = FORGOTTEN.to_owned();
+                self.answer_once(&reply, ErrorCode::Forgotten, Outcome::Unknown, message);
+            }
+            (Applied::SentAgain { .. } | Applied::Fenced { .. } | Applied::Forgotten, _) => {}
             (Applied::Settled { key }, Origin::Settles { replies, .. }) => {
                 self.mark_dirty(key);
                 if !replies.is_empty() {
@@ -229,6 +249,18 @@ impl<B: BatchBuffer> Engine<B> {
                 self.gate_begun(group, at, key);
             }
             (_, origin) => self.answer_gone(origin),
+        }
+    }
+
+    fn answer_once(
+        &mut self,
+        reply: &PublishReply,
+        code: ErrorCode,
+        outcome: Outcome,
+        message: String,
+    ) {
+        if !reply.answered {
+            self.answer_publish(reply, code, outcome, message);
         }
     }
 
@@ -376,6 +408,13 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 }
+
+/// Why a publish of an older epoch is refused.
+pub(super) fn fenced(epoch: u32) -> String {
+    format!("epoch {epoch} of this producer has published: an older one publishes nothing more; stop, or take a higher epoch")
+}
+
+const FORGOTTEN: &str = "this publish is older than what is remembered of its producer (its latest 32 of a partition): it may be stored already; it was not stored again";
 
 fn at(entry: &Committed) -> At {
     At {

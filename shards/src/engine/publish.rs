@@ -11,6 +11,7 @@ use wire::{
 };
 
 use super::{
+    apply::fenced,
     core::Engine,
     gates::{Origin, PublishReply},
     partition::PartitionKey,
@@ -21,7 +22,10 @@ use crate::{
     group::{GroupError, GroupId},
     io::BatchBuffer,
     log::AppendError,
-    state::command::Command,
+    state::{
+        command::Command,
+        producer::{ProducerStamp, Verdict},
+    },
 };
 
 /// Deadline and other waits of a client that names none, in ms.
@@ -95,15 +99,24 @@ impl<B: BatchBuffer> Engine<B> {
         // A durable queue's delivery waits for durable too: demand it even for
         // the gate that nobody confirms.
         let demand = boundary.max(slot.mode.delivery_gate());
+        let stamp_ms = self.time_in(slot.group);
+        let producer = producer_of(publish);
         let command = Command::Append {
             queue_id: key.queue_id,
             partition: key.partition,
-            stamp_ms: self.time_in(slot.group),
+            stamp_ms,
             count,
+            producer,
             records: &publish.records,
         };
         if !self.has_begun(slot) {
             return Err(unavailable());
+        }
+        if let Some(producer) = &producer {
+            // What is on its way may yet fence it, too: the log has the last word.
+            if let Verdict::Fenced { epoch } = slot.machine.judge(producer, stamp_ms) {
+                return Err((ErrorCode::Fenced, fenced(epoch)));
+            }
         }
         self.admits_entries(slot.group)?;
         reply.generation = slot.generation;
@@ -195,12 +208,21 @@ fn check_fields(publish: &ArchivedPublish) -> Result<(), Refusal> {
     if publish.flags.to_native() & !PUBLISH_DURABLE != 0 {
         return invalid("unknown publish flags are set");
     }
-    let producer = publish.producer_id.to_native() | publish.sequence.to_native();
-    if producer != 0 || publish.producer_epoch.to_native() != 0 {
-        let message = "idempotent producers are not supported yet; leave producer fields zero";
-        return Err((ErrorCode::Unsupported, message.to_owned()));
+    let numbers = publish.sequence.to_native() | u64::from(publish.producer_epoch.to_native());
+    if publish.producer_id.to_native() == 0 && numbers != 0 {
+        return invalid("an epoch or a sequence needs a producer id other than 0");
     }
     Ok(())
+}
+
+/// The idempotent producer that it names, if it does.
+fn producer_of(publish: &ArchivedPublish) -> Option<ProducerStamp> {
+    let stamp = ProducerStamp {
+        id: publish.producer_id.to_native(),
+        epoch: publish.producer_epoch.to_native(),
+        sequence: publish.sequence.to_native(),
+    };
+    (stamp.id != 0).then_some(stamp)
 }
 
 pub(super) fn unknown_queue() -> Refusal {

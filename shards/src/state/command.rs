@@ -14,6 +14,8 @@
 //! 7 Purge         queue_id u64, partition u16, below u64, ids…
 //! 8 Weaken
 //! 9 NewGeneration queue_id u64, partition u16, generation u32, first_lost u64
+//! 10 AppendOnce   queue_id u64, partition u16, stamp_ms u64, count u32,
+//!                 producer u64, epoch u32, sequence u64, records…
 //! ids: (offset u64, attempt u32) back to back
 //! ```
 //!
@@ -27,7 +29,7 @@
 
 use wire::vocabulary::{Mode, SettleKind};
 
-use super::reader::Reader;
+use super::{producer::ProducerStamp, reader::Reader};
 
 /// What a partition is, as its group's log knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +71,14 @@ pub enum Command<'a> {
         queue_id: u64,
         partition: u16,
     },
-    /// `records`: the client's batch, byte for byte.
+    /// `records`: the client's batch, byte for byte. With a `producer` it is kind 10,
+    /// and stores nothing if the same is stored already.
     Append {
         queue_id: u64,
         partition: u16,
         stamp_ms: u64,
         count: u32,
+        producer: Option<ProducerStamp>,
         records: &'a [u8],
     },
     Settle {
@@ -222,6 +226,7 @@ mod kind {
     pub const PURGE: u8 = 7;
     pub const WEAKEN: u8 = 8;
     pub const NEW_GENERATION: u8 = 9;
+    pub const APPEND_ONCE: u8 = 10;
 }
 
 /// A command head encoded on the stack, without its variable part.
@@ -245,7 +250,7 @@ impl CommandHead {
         head
     }
 
-    /// The longest head is a settle's 29 bytes, so this stays within bounds.
+    /// The longest head is an append's with a producer, 44 bytes, so this stays within bounds.
     fn put(&mut self, field: &[u8]) {
         self.bytes[self.len..self.len + field.len()].copy_from_slice(field);
         self.len += field.len();
@@ -278,11 +283,21 @@ impl<'a> Command<'a> {
                 partition,
                 stamp_ms,
                 count,
+                producer,
                 ..
             } => {
-                let mut head = CommandHead::place(kind::APPEND, queue_id, partition);
+                let kind = match producer {
+                    Some(_) => kind::APPEND_ONCE,
+                    None => kind::APPEND,
+                };
+                let mut head = CommandHead::place(kind, queue_id, partition);
                 head.put(&stamp_ms.to_le_bytes());
                 head.put(&count.to_le_bytes());
+                if let Some(producer) = producer {
+                    head.put(&producer.id.to_le_bytes());
+                    head.put(&producer.epoch.to_le_bytes());
+                    head.put(&producer.sequence.to_le_bytes());
+                }
                 head
             }
             Command::Settle {
@@ -397,11 +412,19 @@ impl<'a> Command<'a> {
                 queue_id,
                 partition,
             },
-            kind::APPEND => Command::Append {
+            kind::APPEND | kind::APPEND_ONCE => Command::Append {
                 queue_id,
                 partition,
                 stamp_ms: reader.u64()?,
                 count: reader.u32()?,
+                producer: match kind {
+                    kind::APPEND => None,
+                    _ => Some(ProducerStamp {
+                        id: reader.u64()?,
+                        epoch: reader.u32()?,
+                        sequence: reader.u64()?,
+                    }),
+                },
                 records: reader.rest(),
             },
             kind::SETTLE => Command::Settle {

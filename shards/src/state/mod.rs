@@ -2,5 +2,6 @@
 
 pub mod command;
 pub mod meta;
+pub mod producer;
 pub mod queue;
 mod reader;

@@ -27,6 +27,19 @@ fn samples(records: &[u8], ids: &[u8], visit: &mut dyn FnMut(Command<'_>)) {
         partition,
         stamp_ms: u64::MAX,
         count: 3,
+        producer: None,
+        records,
+    });
+    visit(Command::Append {
+        queue_id,
+        partition,
+        stamp_ms: 9,
+        count: 1,
+        producer: Some(ProducerStamp {
+            id: u64::MAX,
+            epoch: 5,
+            sequence: 6,
+        }),
         records,
     });
     for kind in [

@@ -10,7 +10,10 @@ use super::{
     slots::{Slot, SlotState},
     AppendedRecord, Partition,
 };
-use crate::state::command::LeaseEndCause;
+use crate::state::{
+    command::LeaseEndCause,
+    producer::{ProducerStamp, Verdict},
+};
 
 impl Partition {
     /// Gives the records offsets; they stay gated until `open_delivery`.
@@ -29,6 +32,31 @@ impl Partition {
             }
         }
         first
+    }
+
+    /// What becomes of a publish of an idempotent producer, stamped `stamp_ms`.
+    pub fn judge(&self, producer: &ProducerStamp, stamp_ms: u64) -> Verdict {
+        let producers = self.producers.as_ref();
+        producers.map_or(Verdict::New, |all| all.judge(producer, stamp_ms))
+    }
+
+    /// The publish was judged new and appended from `first` on.
+    pub fn apply_stored(
+        &mut self,
+        producer: &ProducerStamp,
+        stamp_ms: u64,
+        first: u64,
+        count: u32,
+    ) {
+        let producers = self.producers.get_or_insert_default();
+        producers.store(producer, stamp_ms, first, count);
+    }
+
+    /// The publish was judged stored already.
+    pub fn apply_sent_again(&mut self, producer: &ProducerStamp, stamp_ms: u64) {
+        if let Some(producers) = &mut self.producers {
+            producers.touch(producer.id, stamp_ms);
+        }
     }
 
     /// Settles the deliveries named. `due_ms`: for a release, server time

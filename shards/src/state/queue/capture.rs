@@ -10,7 +10,8 @@
 //!          next offset u64, acknowledged u64, dropped u64, purged u64,
 //!          mark u64, flagged below u64,
 //!          dues u32, then (offset u64, due_ms u64) each,
-//!          stamps u32, then (first offset u64, stamp_ms u64) each
+//!          stamps u32, then (first offset u64, stamp_ms u64) each,
+//!          producers, left out where there are none
 //! records  runs: records with consecutive offsets and places, and equal attempts
 //! run      kind u8 (1 ring, 2 packed; + 4 if all lengths are equal),
 //!          first offset u64, place u64 (position, or file << 32 | byte),
@@ -25,6 +26,7 @@ use super::{apply::is_delayed, slots::Slot, Partition, RecordLocation};
 use crate::mutation::{removed, Rule};
 use crate::state::{
     command::{CommandError, PartitionSpec},
+    producer::{Producers, ProducersError},
     reader::Reader,
 };
 
@@ -41,6 +43,15 @@ pub enum RestoreError {
     Unknown(&'static str),
     #[error("a captured partition is not in order")]
     Disorder,
+}
+
+impl From<ProducersError> for RestoreError {
+    fn from(error: ProducersError) -> Self {
+        match error {
+            ProducersError::Truncated => RestoreError::Truncated,
+            ProducersError::Disorder => RestoreError::Disorder,
+        }
+    }
 }
 
 impl From<CommandError> for RestoreError {
@@ -72,6 +83,9 @@ impl Partition {
         let dues = self.delayed.dues(|due| is_delayed(slots, due));
         put_pairs(out, dues.into_iter());
         put_pairs(out, self.stamps.entries());
+        if let Some(producers) = self.producers.as_ref().filter(|all| !all.is_empty()) {
+            producers.capture(out);
+        }
         self.slots.begin_snapshot();
     }
 
@@ -158,6 +172,14 @@ impl Partition {
         for _ in 0..reader.u32()? {
             let (first, stamp_ms) = (reader.u64()?, reader.u64()?);
             restored.stamps.restore(first, stamp_ms);
+        }
+        if !reader.is_empty() {
+            let producers = Producers::restore(&mut reader)?;
+            if producers.is_empty() {
+                // They are left out then.
+                return Err(RestoreError::Unknown("producers"));
+            }
+            restored.producers = Some(Box::new(producers));
         }
         reader.end()?;
         Ok(restored)
@@ -303,6 +325,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::{super::AppendedRecord, *};
+    use crate::state::producer::{ProducerStamp, Verdict};
     use wire::vocabulary::SettleKind;
 
     fn record(place: u64, len: u32, not_before_ms: u64) -> AppendedRecord {
@@ -351,6 +374,35 @@ mod tests {
         partition.begin_capture(&mut again);
         while partition.capture_records(1, &mut records, &mut |_, _| {}) {}
         assert_eq!((again, records), (head, body));
+    }
+
+    #[test]
+    fn producers_are_captured_with_the_partition_and_left_out_where_there_are_none() {
+        let (head, body) = captured();
+        let mut partition = restored(&head, &body).unwrap();
+        let producer = ProducerStamp {
+            id: 7,
+            epoch: 1,
+            sequence: 3,
+        };
+        partition.apply_stored(&producer, 5_000, 400, 2);
+        partition.end_capture();
+        let mut with = Vec::new();
+        partition.begin_capture(&mut with);
+        assert!(with.starts_with(&head) && with.len() > head.len());
+        let again = Partition::restore(&with).unwrap();
+        let stored = Verdict::Stored {
+            first: 400,
+            count: 2,
+        };
+        assert_eq!(again.judge(&producer, 5_000), stored);
+        for cut in head.len() + 1..with.len() {
+            let error = Partition::restore(&with[..cut]).err();
+            assert_eq!(error, Some(RestoreError::Truncated), "{cut}");
+        }
+        let none = [&head[..], &[0; 4]].concat();
+        let error = Partition::restore(&none).err();
+        assert_eq!(error, Some(RestoreError::Unknown("producers")));
     }
 
     #[test]

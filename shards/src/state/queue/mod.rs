@@ -3,7 +3,8 @@
 //! Owns, applied from the log and the same on every replica: which offsets are
 //! unsettled, where their bytes are, how many deliveries of each have ended,
 //! when a delayed one is due, the dispatch mark, and the counters published,
-//! acknowledged, dropped and purged. Owns, as the leader's memory: the delivery
+//! acknowledged, dropped and purged, and which publishes of idempotent producers
+//! are stored. Owns, as the leader's memory: the delivery
 //! gate, leases, consumers and their credit.
 //!
 //! A record is gated → (delayed) → ready → leased → under settle → settled:
@@ -51,7 +52,7 @@ use self::{
     consumers::Consumers, delayed::Delayed, leases::Leases, mark::DispatchMark, ready::Ready,
     slots::SlotState, slots::Slots, stamps::Stamps,
 };
-use super::command::PartitionSpec;
+use super::{command::PartitionSpec, producer::Producers};
 
 /// Where a record's bytes are, as the engine said; opaque here but for its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +152,8 @@ pub struct Partition {
     consumers: Option<Box<Consumers>>,
     mark: DispatchMark,
     stamps: Stamps,
+    /// None: most queues have no producer that wants it.
+    producers: Option<Box<Producers>>,
     /// Exclusive end of what has passed the delivery gate.
     open: u64,
     acknowledged: u64,
@@ -173,6 +176,7 @@ impl Partition {
             consumers: None,
             mark: DispatchMark::new(),
             stamps: Stamps::default(),
+            producers: None,
             open: 0,
             acknowledged: 0,
             dropped: 0,
@@ -266,7 +270,8 @@ impl Partition {
             .into_iter()
             .map(|state| self.slots.count(state))
             .sum();
-        self.slots.held_bytes() + listed * LISTED_BYTES
+        let producers = self.producers.as_ref().map_or(0, |all| all.held_bytes());
+        self.slots.held_bytes() + listed * LISTED_BYTES + producers
     }
 
     /// Not back in the ready ones yet.

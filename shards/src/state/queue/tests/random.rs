@@ -233,6 +233,7 @@ impl World {
             partition: 0,
             stamp_ms: self.now_ms,
             count: records.len() as u32,
+            producer: None,
             records: b"not looked into",
         };
         self.proposed.push(logged(command, records));
