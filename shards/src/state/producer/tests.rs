@@ -126,6 +126,9 @@ fn captured_ones_that_are_cut_out_of_order_or_too_many_are_refused() {
     }
 }
 
+/// Epoch, last stamp, and all its numbers with their places.
+type Known = (u32, u64, BTreeMap<u64, (u64, u32)>);
+
 #[derive(Debug, Clone)]
 enum Op {
     /// Producer, epoch, how far below its highest number (0: the next one), records.
@@ -143,9 +146,6 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the model knows of a producer: epoch, last stamp, and all its numbers.
-type Known = (u32, u64, BTreeMap<u64, (u64, u32)>);
-
 proptest! {
     /// Against everything that was ever stored: nothing is stored twice within an
     /// epoch of a producer that did not expire, what is said of a stored one is
@@ -153,6 +153,7 @@ proptest! {
     #[test]
     fn nothing_is_stored_twice(ops in proptest::collection::vec(op(), 1..400)) {
         let mut producers = Producers::default();
+        // By producer.
         let mut model: BTreeMap<u64, Known> = BTreeMap::new();
         let (mut now, mut next) = (1_000, 0);
         for op in ops {
