@@ -91,11 +91,9 @@ pub fn a_copy_that_was_lost_is_not_counted(seed: u64) -> Result<(), String> {
     play(seed, |world| {
         let key = world.declare_on(0, Mode::Buffered, ALL_COPIES)?;
         world.confirm_records(CLIENT, key, 1)?;
-        let mut cast = world.cast(key)?;
-        if world.newest_leader(0) == Some(cast.second) {
-            // Who tells the leader of the loss must not be the one it strikes.
-            std::mem::swap(&mut cast.second, &mut cast.third);
-        }
+        // So that it is told of the loss at once.
+        world.lead_group_0_too(world.group(key)?)?;
+        let cast = world.cast(key)?;
         world.bring(CLIENT, cast.leader)?;
         world.confirm_records(CLIENT, key, 1)?;
         world.pass(500)?;
@@ -190,6 +188,21 @@ pub fn a_weakening_entry_that_is_not_durable(seed: u64) -> Result<(), String> {
 }
 
 impl World {
+    /// Restarts whoever leads group 0 until that is the leader of the other group.
+    fn lead_group_0_too(&mut self, group: u32) -> Checked<()> {
+        for _ in 0..20 {
+            self.await_repair()?;
+            let node = self.newest_leader(0).ok_or("nobody leads group 0")?;
+            if self.newest_leader(group) == Some(node) {
+                return Ok(());
+            }
+            self.crash(node);
+            self.start_later(node, 20);
+            self.pass(1_000)?;
+        }
+        Err("group 0 is always led by another node".to_owned())
+    }
+
     /// Publishes until these nodes have let go of the ring's begin.
     fn fill_rings(&mut self, nodes: &[usize]) -> Checked<()> {
         let key = self.declare_at(nodes[0], Mode::Durable)?;
