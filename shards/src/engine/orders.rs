@@ -353,7 +353,8 @@ fn is_done(state: &MetaState, command: &MetaCommand) -> bool {
             let known = |it: &crate::state::meta::Collecting| {
                 it.answers.values().any(|known| known == answer)
             };
-            over || collecting.is_none_or(known)
+            // Without an order for what it stopped by, this copy is only behind.
+            over || collecting.is_some_and(known)
         }
         _ => true,
     }
