@@ -13,7 +13,7 @@ use super::{
     summary::Summary,
     Drain, Forget, Recover,
 };
-use crate::cli::{describe::plural, failure::Failure, output::Output, patience::Patience};
+use crate::cli::{failure::Failure, output::Output, patience::Patience};
 
 /// Between two looks at how far a recovery has come.
 const LOOK: Duration = Duration::from_millis(200);
@@ -60,9 +60,7 @@ fn failed(what: String) -> impl FnOnce(client::Error) -> Failure {
 pub async fn forget(client: Client, mut out: Output, args: Forget) -> Result<(), Failure> {
     let node = args.node;
     if !args.yes {
-        return Err(Failure::Other(format!(
-            "forgetting node {node} is for good: no recovery waits for what it holds any more, what only it held is lost, and it cannot come back; if it is gone for good, say --yes"
-        )));
+        return Err(Failure::ForgetNotConfirmed { node });
     }
     let ordered = Patience::new()
         .ask(|| client.forget(node, args.force))
@@ -104,12 +102,7 @@ pub async fn drain(client: Client, mut out: Output, args: Drain) -> Result<(), F
             return result.show(&mut out).await;
         }
         if start.elapsed() >= args.wait {
-            let groups: Vec<String> = left.iter().map(u32::to_string).collect();
-            return Err(Failure::Other(format!(
-                "node {node} still leads {} ({}): no other replica of them is linked and close behind; it hands over as soon as one is",
-                plural(left.len() as u64, "group"),
-                groups.join(", ")
-            )));
+            return Err(Failure::StillLeads { node, groups: left });
         }
         sleep(DRAIN_LOOK).await;
     }
@@ -118,9 +111,7 @@ pub async fn drain(client: Client, mut out: Output, args: Drain) -> Result<(), F
 pub async fn recover(client: Client, mut out: Output, args: Recover) -> Result<(), Failure> {
     let group = args.group;
     if !args.accept_loss {
-        return Err(Failure::Other(format!(
-            "recovering group {group} by order may lose records that were confirmed: it goes on from the longest history that answers; if that is to be, say --accept-loss"
-        )));
+        return Err(Failure::LossNotAccepted { group });
     }
     let what = || failed(format!("cannot recover group {group}"));
     let before = look(&client).await.map_err(what())?;
@@ -148,9 +139,7 @@ pub async fn recover(client: Client, mut out: Output, args: Recover) -> Result<(
         if start.elapsed() >= args.wait {
             let waits = summary.recoveries.iter().find(|it| it.group == group);
             let waits = waits.map_or_else(|| ordered.message.clone(), |it| recovery_line(it));
-            return Err(Failure::Other(format!(
-                "group {group} has not gone on yet, and will by itself once it can; {waits}"
-            )));
+            return Err(Failure::StillWaits { group, waits });
         }
         sleep(LOOK).await;
     }

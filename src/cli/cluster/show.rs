@@ -21,22 +21,12 @@ pub async fn status(servers: Vec<String>, groups: bool, mut out: Output) -> Resu
         }
     }
     out.flush().await?;
-    match &gathered.unanswered[..] {
-        [] => Ok(()),
-        some => Err(Failure::Other(unanswered(some))),
+    match gathered.unanswered.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Unanswered {
+            servers: gathered.unanswered,
+        }),
     }
-}
-
-fn unanswered(some: &[(String, String)]) -> String {
-    let each: Vec<String> = some
-        .iter()
-        .map(|(who, why)| format!("{who}: {why}"))
-        .collect();
-    format!(
-        "{} did not answer, and what they know is not in this status: {}",
-        plural(some.len() as u64, "server"),
-        each.join("; ")
-    )
 }
 
 fn lines(gathered: &Gathered, summary: &Summary, all: bool) -> Vec<String> {
