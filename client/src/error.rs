@@ -113,6 +113,12 @@ pub enum Reason {
     /// It waited for a connection, or for the server's window, until its deadline.
     #[error("it could not be sent to {server} before its deadline: {cause}")]
     NotSent { server: String, cause: String },
+    /// Of an idempotent publisher: it was sent, the connection was lost, and it could
+    /// not be sent again before its deadline.
+    #[error(
+        "it was sent, its connection was lost, and it could not be sent again before its deadline"
+    )]
+    NotSentAgain,
     /// It was sent and not answered in time.
     #[error("{server} did not answer in time")]
     Timeout { server: String },

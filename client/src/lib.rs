@@ -27,6 +27,7 @@
 //! | addresses of servers | given; each is tried in turn | pauses of [`Builder::backoff`] between rounds |
 //! | publishes queued or unanswered | [`Builder::publish_window_bytes`] | sending waits, at most the publish's deadline |
 //! | publish bytes unanswered per connection | the server's window, from hello | they stay queued |
+//! | numbers of an idempotent publisher from the oldest without an answer to the newest, per partition | 16 frames | the others wait |
 //! | records in one frame put together here | 4 096, 256 KiB | another frame |
 //! | requests waiting to be sent per connection | 4 096 | refused |
 //! | deliveries not taken from a stream | [`SubscribeOptions`], per partition | the server waits for credit |
@@ -49,6 +50,7 @@ mod headers;
 mod link;
 mod manage;
 mod places;
+mod producer;
 mod publish;
 mod queue;
 mod record;
@@ -63,6 +65,7 @@ pub use delivery::{Delivery, SettleConfirm, Settled};
 pub use error::{ConnectError, Error, Reason, SettleError, SubscribeError};
 pub use headers::{Headers, HeadersError, HeadersIter, HeadersView};
 pub use manage::PeekOptions;
+pub use producer::ProducerId;
 pub use publish::{Confirm, Confirmed, Publisher};
 pub use queue::{
     Copies, Counts, DeclareOptions, Declared, Loss, PartitionFrontiers, PartitionInfo,

@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Reason},
     link::{PublishKey, Shared},
     places::UnderWay,
+    producer::{Numbers, ProducerId},
     record::{Batch, Record},
     route::Route,
 };
@@ -118,6 +119,7 @@ pub struct Publisher {
     route: Arc<Route>,
     durable: bool,
     deadline: Duration,
+    numbers: Option<Arc<Numbers>>,
     turn: AtomicU32,
 }
 
@@ -129,6 +131,7 @@ impl Publisher {
             route,
             durable: false,
             deadline,
+            numbers: None,
             turn: AtomicU32::new(0),
         }
     }
@@ -144,6 +147,16 @@ impl Publisher {
     /// answer on its way.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Makes it an idempotent producer: a publish whose connection is lost, or whose
+    /// outcome the server does not know, is sent again until its deadline, and the
+    /// server stores it once. What remains unknown is what could not be sent again in
+    /// time. One publisher per [`ProducerId`]: two would use the same numbers.
+    pub fn idempotent(mut self, producer: ProducerId) -> Self {
+        let numbers = Numbers::new(producer, self.route.partitions());
+        self.numbers = Some(Arc::new(numbers));
         self
     }
 
@@ -253,6 +266,7 @@ impl Publisher {
             partition,
             durable: self.durable,
             deadline: self.deadline,
+            numbers: self.numbers.clone(),
         };
         let (link, under_way) = self.enter(partition, deadline).await?;
         let held = (permit, under_way);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Client, DeclareOptions, Error, Mode};
+use client::{Client, DeclareOptions, Error, Mode, ProducerId};
 use wire::{error::ErrorCode, message::Publish, record::RecordParts};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     support::{
         raw::RawConsumer,
         server::{quick, Home},
-        soon, PATIENCE,
+        size, soon, PATIENCE,
     },
 };
 
@@ -82,8 +82,6 @@ async fn a_publish_sent_again_is_stored_once_across_kills_and_checkpoints() {
         assert_eq!(served(&mut raw, &publish(queue_id, 1, 5, 3)).await, Ok(0));
         // Enough for the ring to go round: what is known stands in a checkpoint.
         let client = server.client().await;
-        let publisher = client.publisher("filler").await;
-        assert!(publisher.is_err());
         declared(&client, "filler", mode).await;
         let payload = vec![7; 100_000];
         for _ in 0..120 {
@@ -189,6 +187,56 @@ async fn f13_a_publish_sent_again_after_a_failover_is_stored_once() {
             assert_eq!(served(&mut raw, &again).await, Ok(stored - 5));
         }
         assert_eq!(published(&client, name).await, stored);
+    }
+}
+
+/// F13: an idempotent publisher is told of every publish what became of it, however
+/// often nodes die, and each is stored once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f13_an_idempotent_publisher_knows_every_outcome_while_nodes_are_killed() {
+    let net = Net::new(3);
+    let mut nodes: Vec<Option<Node>> = (1..=3)
+        .map(|node| net.home(node, 1).listening_on(&net.for_clients(node)))
+        .map(|home| Some(Node::start(home)))
+        .collect();
+    let all: Vec<String> = (1..=3).map(|node| net.for_clients(node)).collect();
+    let client = quick().connect(&all).await.unwrap();
+    let modes = [("orders", Mode::Durable), ("clicks", Mode::Buffered)];
+    let mut tasks = Vec::new();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    for (name, mode) in modes {
+        declared(&client, name, mode).await;
+        let publisher = client.publisher(name).await.unwrap();
+        let publisher = publisher.idempotent(ProducerId::random());
+        let stopped = stopped.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut offsets = std::collections::BTreeSet::new();
+            while !*stopped.borrow() {
+                let mut confirms = Vec::new();
+                for _ in 0..10 {
+                    confirms.push(publisher.send("once").await.unwrap());
+                }
+                for confirm in confirms {
+                    let met = soon("an outcome", confirm).await;
+                    let met = met.unwrap_or_else(|error| panic!("not known: {error}"));
+                    assert!(offsets.insert(met.offset), "{met} was confirmed before");
+                }
+            }
+            offsets.len() as u64
+        }));
+    }
+    for round in 0..size(3, 30) {
+        let dies = leader(&client, modes[round % 2].0).await as usize - 1;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let home = nodes[dies].take().unwrap().kill();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        nodes[dies] = Some(Node::start(home));
+        await_said(nodes[dies].as_ref().unwrap(), "is linked", 2);
+    }
+    stop.send_replace(true);
+    for ((name, _), task) in modes.iter().zip(tasks) {
+        let told = soon("the end", task).await.unwrap();
+        assert_eq!(published(&client, name).await, told, "{name}");
     }
 }
 

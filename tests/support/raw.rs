@@ -29,10 +29,13 @@ pub struct Id {
     pub attempt: u32,
 }
 
+/// The first offset, or code and outcome.
+type Answer = Result<u64, (u16, u8)>;
+
 pub struct RawConsumer {
     socket: TcpStream,
-    /// Publishes and their first offsets, not asked for yet.
-    confirmed: Vec<(u64, u64)>,
+    /// Publishes and what they were answered with, not asked for yet.
+    answers: Vec<(u64, Answer)>,
 }
 
 impl RawConsumer {
@@ -41,7 +44,7 @@ impl RawConsumer {
         let socket = TcpStream::connect(server.address).await.unwrap();
         let mut raw = RawConsumer {
             socket,
-            confirmed: Vec::new(),
+            answers: Vec::new(),
         };
         let hello = Hello {
             version_min: 1,
@@ -95,48 +98,43 @@ impl RawConsumer {
             .await;
     }
 
-    /// What a publish is answered with: its first offset, or code and outcome.
-    pub async fn answer(&mut self, correlation: u64) -> Result<u64, (u16, u8)> {
+    /// What a publish is answered with.
+    pub async fn answer(&mut self, correlation: u64) -> Answer {
         let answer = self.try_answer(correlation).await;
         answer.expect("the server closed it")
     }
 
-    pub async fn publish(&mut self, correlation: u64, body: &Publish) -> Result<u64, (u16, u8)> {
+    pub async fn publish(&mut self, correlation: u64, body: &Publish) -> Answer {
         self.send_publish(correlation, body).await;
         self.answer(correlation).await
     }
 
     /// The same; `None` when the connection ended instead.
-    pub async fn try_publish(
-        &mut self,
-        correlation: u64,
-        body: &Publish,
-    ) -> Option<Result<u64, (u16, u8)>> {
+    pub async fn try_publish(&mut self, correlation: u64, body: &Publish) -> Option<Answer> {
         let mut bytes = Vec::new();
         codec::encode_publish(&mut bytes, correlation, body, &body.records).unwrap();
         self.socket.write_all(&bytes).await.ok()?;
         self.try_answer(correlation).await
     }
 
-    async fn try_answer(&mut self, correlation: u64) -> Option<Result<u64, (u16, u8)>> {
+    async fn try_answer(&mut self, correlation: u64) -> Option<Answer> {
         loop {
-            if let Some(at) = self.confirmed.iter().position(|(of, _)| *of == correlation) {
-                return Some(Ok(self.confirmed.swap_remove(at).1));
+            let asked_for = |(of, _): &(u64, Answer)| *of == correlation;
+            if let Some(at) = self.answers.iter().position(asked_for) {
+                return Some(self.answers.swap_remove(at).1);
             }
             let (header, body) = soon("an answer", self.try_read()).await?;
             match Kind::from_raw(header.kind) {
                 Some(Kind::Confirm) => {
-                    let confirm = codec::decode::<Confirm>(&body).unwrap();
-                    let items = confirm.items.iter();
-                    self.confirmed.extend(
-                        items.map(|item| {
-                            (item.correlation.to_native(), item.first_offset.to_native())
-                        }),
-                    );
+                    for item in codec::decode::<Confirm>(&body).unwrap().items.iter() {
+                        let first = Ok(item.first_offset.to_native());
+                        self.answers.push((item.correlation.to_native(), first));
+                    }
                 }
-                Some(Kind::Error) if header.correlation == correlation => {
+                Some(Kind::Error) => {
                     let error = codec::decode::<ErrorBody>(&body).unwrap();
-                    return Some(Err((error.code.to_native(), error.outcome)));
+                    let error = (error.code.to_native(), error.outcome);
+                    self.answers.push((header.correlation, Err(error)));
                 }
                 _ => {}
             }

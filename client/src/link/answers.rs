@@ -12,7 +12,7 @@ use wire::{
 
 use super::{
     feed::{Fed, FeedPhase},
-    outbox::SentPublish,
+    outbox::{QueuedPublish, SentPublish},
     request::Reply,
     settles::SentSettle,
     state::{Sent, Shared, State},
@@ -139,7 +139,10 @@ impl Shared {
         match state.sent.remove(&correlation) {
             Some(Sent::Publish(publish)) => {
                 state.unanswered_bytes = state.unanswered_bytes.saturating_sub(publish.body_bytes);
-                if self.config.retry_publishes && !state.closed && is_put_off(code, &error) {
+                if self.config.retry_publishes
+                    && !state.closed
+                    && is_put_off(code, &error, &publish.batch)
+                {
                     self.put_off(&mut state, correlation, publish.batch, error);
                 } else {
                     publish.fail(&error);
@@ -176,9 +179,11 @@ fn settle_refusal(code: u16, message: String) -> SettleError {
     }
 }
 
-/// Nothing of it happened, and the server says that it can be asked again soon.
-fn is_put_off(code: u16, error: &Error) -> bool {
-    !error.is_unknown() && ErrorCode::from_raw(code) == Some(ErrorCode::Unavailable)
+/// Nothing of it happened, and the server says that it can be asked again soon; or it
+/// has a number, so that asking again does nothing twice.
+fn is_put_off(code: u16, error: &Error, publish: &QueuedPublish) -> bool {
+    let certain = !error.is_unknown() || publish.number.is_some();
+    certain && ErrorCode::from_raw(code) == Some(ErrorCode::Unavailable)
 }
 
 /// Conditions that pass by themselves, so that asking again makes sense.

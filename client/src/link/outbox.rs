@@ -11,13 +11,17 @@
 //!    partition has not left yet; only what had left with it may overtake it.
 //! 2. A frame-to-be holds at most the batch limit of records and, unless it is
 //!    a single record or an explicit batch, at most [`BATCH_BYTES`].
-//! 3. Every waiter is resolved exactly once, by an answer, a loss or its deadline.
+//! 3. A frame of an idempotent producer that has left has a number, and from then on
+//!    the same records for good: nothing joins it and nothing leaves it. Who waits
+//!    for it and is past its deadline is told that the outcome is unknown.
+//! 4. Every waiter is resolved exactly once, by an answer, a loss or its deadline.
 //!
 //! Its memory is bounded by the client's publish window, which each waiter's
 //! permit belongs to.
 
 use std::{
     collections::{hash_map::Entry, HashMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,8 +33,9 @@ use wire::limits::MAX_BATCH_RECORDS;
 
 use crate::{
     config::{ANSWER_GRACE, BATCH_BYTES, LONGEST_RETRY_PAUSE, RETRY_PAUSE},
-    error::Error,
+    error::{Error, Reason},
     places::UnderWay,
+    producer::{Number, Numbers},
     publish::Confirmed,
 };
 
@@ -38,33 +43,48 @@ use crate::{
 pub(crate) const BODY_OVERHEAD_BYTES: usize = 128;
 
 /// What must be equal for two publishes to share a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PublishKey {
     pub queue_id: u64,
     pub partition: u16,
     pub durable: bool,
     /// The deadline as asked for; what is left of it travels in the frame.
     pub deadline: Duration,
+    /// Of an idempotent producer.
+    pub numbers: Option<Arc<Numbers>>,
 }
 
 /// Who waits for the confirm of `count` records.
 #[derive(Debug)]
 pub(crate) struct PublishWaiter {
-    pub answer: oneshot::Sender<Result<Confirmed, Error>>,
+    /// `None`: told already that the outcome is unknown.
+    pub answer: Option<oneshot::Sender<Result<Confirmed, Error>>>,
     pub count: u32,
     /// Encoded bytes of its records.
     pub len: usize,
     pub deadline: Instant,
-    /// Its share of the publish window; given back when it is resolved.
-    pub _permit: OwnedSemaphorePermit,
-    /// Its place in its partition's lane, likewise.
-    pub _under_way: UnderWay,
+    /// Its share of the publish window and its place in its partition's lane; given
+    /// back when it is resolved.
+    pub held: Option<(OwnedSemaphorePermit, UnderWay)>,
 }
 
 impl PublishWaiter {
     pub fn resolve(self, result: Result<Confirmed, Error>) {
-        // The asking side may have dropped its future: then nobody cares.
-        let _ = self.answer.send(result);
+        if let Some(answer) = self.answer {
+            // The asking side may have dropped its future: then nobody cares.
+            let _ = answer.send(result);
+        }
+    }
+
+    /// Who waits, without its records, which stay.
+    fn part(&mut self) -> PublishWaiter {
+        PublishWaiter {
+            answer: self.answer.take(),
+            count: self.count,
+            len: self.len,
+            deadline: self.deadline,
+            held: self.held.take(),
+        }
     }
 }
 
@@ -75,6 +95,8 @@ pub(crate) struct QueuedPublish {
     pub records: Vec<u8>,
     pub count: u32,
     pub waiters: VecDeque<PublishWaiter>,
+    /// Of an idempotent producer, once it has left.
+    pub number: Option<Number>,
     /// What the server said when it put it off, if it did.
     refused: Option<Refused>,
 }
@@ -130,7 +152,7 @@ impl Outbox {
         let place = key.place();
         if let Some(held) = self.held.get_mut(&place) {
             let last = held.frames.back_mut().filter(|_| held.open && !alone);
-            if let Some(frame) = last.filter(|frame| frame.has_room(key, bytes, &waiter)) {
+            if let Some(frame) = last.filter(|frame| frame.has_room(&key, bytes, &waiter)) {
                 return frame.join(bytes, waiter);
             }
             held.open = !alone;
@@ -142,7 +164,7 @@ impl Outbox {
         if alone {
             self.open.remove(&place);
         } else if let Some(batch) = self.open_batch(place) {
-            if batch.has_room(key, bytes, &waiter) {
+            if batch.has_room(&key, bytes, &waiter) {
                 return batch.join(bytes, waiter);
             }
         }
@@ -248,14 +270,30 @@ impl Outbox {
             return NextPublish::Nothing;
         };
         let body = first.records.len() + BODY_OVERHEAD_BYTES;
-        if body + unanswered <= window {
-            return self.pop().map_or(NextPublish::Nothing, NextPublish::Frame);
-        }
-        if unanswered > 0 {
+        if body + unanswered > window && unanswered > 0 {
             return NextPublish::Nothing;
         }
+        if body + unanswered > window && first.number.is_some() {
+            // It cannot be cut any more.
+            return self
+                .pop()
+                .map_or(NextPublish::Nothing, NextPublish::NeverFits);
+        }
+        // Given to the part that leaves.
+        let number = match (&first.key.numbers, first.number.take()) {
+            (Some(numbers), None) => match numbers.give(first.key.partition) {
+                Some(number) => Some(number),
+                // An answer comes first.
+                None => return NextPublish::Nothing,
+            },
+            (_, number) => number,
+        };
+        if body + unanswered <= window {
+            first.number = number;
+            return self.pop().map_or(NextPublish::Nothing, NextPublish::Frame);
+        }
         match first.split_front(window.saturating_sub(BODY_OVERHEAD_BYTES)) {
-            Some(part) => NextPublish::Frame(part),
+            Some(part) => NextPublish::Frame(QueuedPublish { number, ..part }),
             // Only the first publish of the frame is known not to fit.
             None => {
                 let first_alone = first.waiters.front().map_or(0, |waiter| waiter.len);
@@ -281,6 +319,10 @@ impl Outbox {
     pub fn expire(&mut self, now: Instant, expired: &mut Vec<(PublishWaiter, Option<Error>)>) {
         let held = self.held.values_mut().flat_map(|held| &mut held.frames);
         for batch in self.queue.iter_mut().chain(held) {
+            if batch.number.is_some() {
+                batch.expire_numbered(now, expired);
+                continue;
+            }
             // Within one frame-to-be the deadlines asked for are equal, so they end in order.
             let gone = batch
                 .waiters
@@ -296,12 +338,6 @@ impl Outbox {
         }
         self.held
             .retain(|_, held| held.frames.iter().any(|frame| !frame.waiters.is_empty()));
-    }
-
-    /// Empties the outbox.
-    pub fn drain(&mut self) -> impl Iterator<Item = PublishWaiter> {
-        let frames = self.take_all().into_iter();
-        frames.flat_map(|batch| batch.waiters)
     }
 }
 
@@ -325,12 +361,31 @@ impl QueuedPublish {
             records: bytes.to_vec(),
             count: waiter.count,
             waiters: VecDeque::from([waiter]),
+            number: None,
             refused: None,
         }
     }
 
-    fn has_room(&self, key: PublishKey, bytes: &[u8], waiter: &PublishWaiter) -> bool {
-        self.key == key
+    /// Tells those who are late that the outcome is unknown. The records stay, until
+    /// nobody waits for any of them.
+    fn expire_numbered(&mut self, now: Instant, expired: &mut Vec<(PublishWaiter, Option<Error>)>) {
+        let cause = match &self.refused {
+            Some(refused) => refused.error.reason().clone(),
+            None => Reason::NotSentAgain,
+        };
+        let late = |waiter: &&mut PublishWaiter| waiter.deadline <= now && waiter.answer.is_some();
+        for waiter in self.waiters.iter_mut().filter(late) {
+            expired.push((waiter.part(), Some(Error::unknown(cause.clone()))));
+        }
+        if self.waiters.iter().all(|waiter| waiter.answer.is_none()) {
+            self.waiters.clear();
+            self.number = None;
+        }
+    }
+
+    fn has_room(&self, key: &PublishKey, bytes: &[u8], waiter: &PublishWaiter) -> bool {
+        self.key == *key
+            && self.number.is_none()
             && self.records.len() + bytes.len() <= BATCH_BYTES
             && self.count + waiter.count <= MAX_BATCH_RECORDS
     }
@@ -339,6 +394,15 @@ impl QueuedPublish {
         self.records.extend_from_slice(bytes);
         self.count += waiter.count;
         self.waiters.push_back(waiter);
+    }
+
+    /// The client is closed. One that has left before may be stored.
+    pub fn closed(self) {
+        let error = match self.number {
+            Some(_) => Error::unknown(Reason::Closed),
+            None => Error::failed(Reason::Closed),
+        };
+        self.fail(&error);
     }
 
     /// Answers everybody in it.
@@ -350,7 +414,11 @@ impl QueuedPublish {
 
     /// All of it; an empty frame stays.
     fn take(&mut self) -> QueuedPublish {
-        self.take_front(self.waiters.len())
+        let number = self.number.take();
+        QueuedPublish {
+            number,
+            ..self.take_front(self.waiters.len())
+        }
     }
 
     /// The leading publishes that have at most `room` bytes together.
@@ -374,10 +442,11 @@ impl QueuedPublish {
         let rest = self.records.split_off(len);
         self.count -= count;
         QueuedPublish {
-            key: self.key,
+            key: self.key.clone(),
             records: std::mem::replace(&mut self.records, rest),
             count,
             waiters,
+            number: None,
             refused: self.refused.clone(),
         }
     }
@@ -436,17 +505,20 @@ mod tests {
         partition: 0,
         durable: false,
         deadline: Duration::from_secs(1),
+        numbers: None,
     };
 
     fn waiter(bytes: &[u8], deadline: Instant) -> PublishWaiter {
         let (answer, _) = oneshot::channel();
         PublishWaiter {
-            answer,
+            answer: Some(answer),
             count: 1,
             len: bytes.len(),
             deadline,
-            _permit: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
-            _under_way: Arc::new(crate::places::Lane::default()).enter(1).unwrap(),
+            held: Some((
+                Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+                Arc::new(crate::places::Lane::default()).enter(1).unwrap(),
+            )),
         }
     }
 

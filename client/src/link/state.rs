@@ -307,12 +307,11 @@ impl Shared {
     ) -> oneshot::Receiver<Result<Confirmed, Error>> {
         let (answer, receiver) = oneshot::channel();
         let waiter = PublishWaiter {
-            answer,
+            answer: Some(answer),
             count,
             len: bytes.len(),
             deadline,
-            _permit: permit,
-            _under_way: under_way,
+            held: Some((permit, under_way)),
         };
         self.queue(key, bytes, waiter, alone);
         receiver
@@ -352,8 +351,7 @@ impl Shared {
         let mut state = self.lock();
         if state.closed {
             drop(state);
-            let waiters = frames.into_iter().flat_map(|frame| frame.waiters);
-            waiters.for_each(|waiter| waiter.resolve(Err(Error::failed(Reason::Closed))));
+            frames.into_iter().for_each(QueuedPublish::closed);
             return;
         }
         for frame in frames {
@@ -460,8 +458,13 @@ impl Shared {
         let mut sent: Vec<_> = state.sent.drain().collect();
         // Asked again in the order they were first asked.
         sent.sort_unstable_by_key(|(correlation, _)| std::cmp::Reverse(*correlation));
+        let mut again = Vec::new();
         for (correlation, sent) in sent {
             match sent {
+                // Its producer's number tells it from another one.
+                Sent::Publish(publish) if publish.batch.number.is_some() => {
+                    again.push(publish.batch);
+                }
                 Sent::Publish(publish) => publish.fail(&unknown),
                 Sent::Settle(settle) => settle.resolve(|_| Err(unknown.clone().into())),
                 Sent::Request(request) => match request.lost(correlation, &unknown) {
@@ -470,6 +473,14 @@ impl Shared {
                 },
                 // The feed was reset above.
                 Sent::Subscribe(_) => continue,
+            }
+        }
+        if !again.is_empty() {
+            // In front of what has not left yet, in their own order.
+            again.reverse();
+            again.extend(state.outbox.take_all());
+            for frame in again {
+                state.outbox.adopt(frame);
             }
         }
         self.hand_over(&mut state);
@@ -518,9 +529,8 @@ impl Shared {
         for request in state.requests.drain(..) {
             request.resolve(Err(closed.clone()));
         }
-        for waiter in state.outbox.drain() {
-            waiter.resolve(Err(closed.clone()));
-        }
+        let frames = state.outbox.take_all().into_iter();
+        frames.for_each(QueuedPublish::closed);
         for (_, feed) in state.feeds.drain() {
             if let Some(first) = feed.first {
                 let _ = first.send(Err(closed.clone()));

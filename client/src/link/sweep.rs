@@ -57,7 +57,8 @@ impl Shared {
         let mut state = self.lock();
         self.expire_queued(&mut state, now);
         self.expire_sent(&mut state, now);
-        let mut again = state.outbox.release(now);
+        // What waits may have waited for a number that is over, here or on another link.
+        let mut again = state.outbox.release(now) || !state.outbox.is_empty();
         for feed in state.feeds.values_mut() {
             if matches!(feed.phase, FeedPhase::Later(at) if at <= now) {
                 feed.phase = FeedPhase::Wanted;

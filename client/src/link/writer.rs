@@ -172,7 +172,12 @@ impl Shared {
                         state.window_bytes
                     );
                     let code = ErrorCode::WindowExceeded as u16;
-                    let error = Error::failed(Reason::Server { code, message });
+                    let reason = Reason::Server { code, message };
+                    // It may have left before, to a server with a larger window.
+                    let error = match publish.number {
+                        Some(_) => Error::unknown(reason),
+                        None => Error::failed(reason),
+                    };
                     publish_failed(publish, &error);
                 }
             }
@@ -184,10 +189,11 @@ impl Shared {
         let left = publish
             .waiters
             .iter()
+            .filter(|waiter| waiter.answer.is_some())
             .map(|waiter| waiter.deadline.saturating_duration_since(now))
             .min()
             .unwrap_or_default();
-        let body = Publish {
+        let mut body = Publish {
             queue_id: publish.key.queue_id,
             partition: publish.key.partition,
             flags: if publish.key.durable {
@@ -200,6 +206,11 @@ impl Shared {
             count: publish.count,
             ..Publish::default()
         };
+        if let (Some(numbers), Some(number)) = (&publish.key.numbers, &publish.number) {
+            body.producer_id = numbers.producer.id;
+            body.producer_epoch = numbers.producer.epoch;
+            body.sequence = number.value();
+        }
         let correlation = self.next_correlation();
         let before = out.len();
         let encoded: Result<(), WireError> =

@@ -126,6 +126,9 @@ fn captured_ones_that_are_cut_out_of_order_or_too_many_are_refused() {
     }
 }
 
+/// Epoch, last stamp, and all its numbers with their places.
+type Known = (u32, u64, BTreeMap<u64, (u64, u32)>);
+
 #[derive(Debug, Clone)]
 enum Op {
     /// Producer, epoch, how far below its highest number (0: the next one), records.
@@ -150,8 +153,8 @@ proptest! {
     #[test]
     fn nothing_is_stored_twice(ops in proptest::collection::vec(op(), 1..400)) {
         let mut producers = Producers::default();
-        // By producer: epoch, last stamp, and all its numbers.
-        let mut model: BTreeMap<u64, (u32, u64, BTreeMap<u64, (u64, u32)>)> = BTreeMap::new();
+        // By producer.
+        let mut model: BTreeMap<u64, Known> = BTreeMap::new();
         let (mut now, mut next) = (1_000, 0);
         for op in ops {
             match op {
