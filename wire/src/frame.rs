@@ -72,7 +72,7 @@ kinds! {
     Error = 30,
     /// Resolve a queue name to its id and the places of its partitions.
     Locate = 31, LocateReply = 32,
-    /// Reserved: the answer of a node that does not own the partition.
+    /// Who leads a partition whose publish came through another node.
     Redirect = 33,
     Unsubscribe = 34, Unsubscribed = 35,
     /// Reserved: extend leases.
