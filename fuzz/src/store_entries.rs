@@ -45,6 +45,8 @@ fn config() -> EngineConfig {
     EngineConfig {
         shard: 0,
         node: 1,
+        cookie: 1,
+        nonce: 1,
         nodes: vec![1],
         place: ShardPlace::spread(DATA_GROUPS, 1),
         start_wall_ms: 1_000_000,

@@ -39,7 +39,15 @@ async fn publish(client: &Client, queue: &str, number: &mut u64) -> String {
 /// Everything that is in the queue, acknowledged.
 async fn drain(client: &Client, queue: &str, expected: &BTreeSet<String>) {
     let mut missing = expected.clone();
-    let mut subscription = client.subscribe(queue).await.unwrap();
+    let start = std::time::Instant::now();
+    let mut subscription = loop {
+        match client.subscribe(queue).await {
+            Ok(subscription) => break subscription,
+            // The group is starting.
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     while !missing.is_empty() {
         let next = soon("a delivery", subscription.next()).await;
         match next {
@@ -222,5 +230,71 @@ async fn groups_go_on_by_themselves_after_every_machine_lost_power() {
     let last = client_of(&nodes[2]).await;
     for ((name, _), confirmed) in QUEUES.iter().zip(&confirmed) {
         drain(&last, name, confirmed).await;
+    }
+}
+
+/// R1: a directory that was wiped, or put back from a copy, has forgotten what its node
+/// promised. Group 0 knows its opens, so that nodes refuse it though they were started anew
+/// themselves.
+#[tokio::test]
+async fn a_wiped_and_a_rolled_back_directory_are_refused_after_everybody_was_started_anew() {
+    let net = Net::new(3);
+    let mut nodes: Vec<Option<Node>> = (1..=3)
+        .map(|node| Some(Node::start(net.home(node, 1))))
+        .collect();
+    let first = client_of(nodes[0].as_ref().unwrap()).await;
+    let start = std::time::Instant::now();
+    while let Err(error) = first.declare(DeclareOptions::new("orders")).await {
+        assert!(start.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut number = 0;
+    let mut confirmed = BTreeSet::new();
+    let copies = tempfile::tempdir().unwrap();
+    let old = copies.path().join("old");
+    // A copy of node 3, and more opens of it that group 0 is told of.
+    let (home, _) = nodes[2].take().unwrap().terminate();
+    copy_directory(&home.data(), &old);
+    nodes[2] = Some(Node::start(home));
+    await_said(nodes[2].as_ref().unwrap(), "is linked", 2);
+    confirmed.insert(publish(&first, "orders", &mut number).await);
+    // Node 3 asks group 0's leader to note its open within a tick; these come behind it.
+    let third = client_of(nodes[2].as_ref().unwrap()).await;
+    for behind in 0..40 {
+        let options = || DeclareOptions::new(format!("behind-{behind}"));
+        while let Err(error) = third.declare(options()).await {
+            assert!(start.elapsed() < PATIENCE, "{error}");
+        }
+    }
+    let homes: Vec<Home> = nodes
+        .iter_mut()
+        .map(|node| node.take().unwrap().kill())
+        .collect();
+    let [one, two, three] = <[Home; 3]>::try_from(homes).ok().unwrap();
+    let (one, two) = (Node::start(one), Node::start(two));
+    let rolled_back = Node::start(net.home(3, 1).data_at(&old));
+    await_said(&rolled_back, "a copy of the directory is in use", 1);
+    rolled_back.kill();
+    let wiped = Node::start(net.home(3, 1));
+    await_said(&wiped, "another data directory has been this node's", 1);
+    wiped.kill();
+    // Its own directory is welcome, and nothing is lost.
+    let three = Node::start(three);
+    await_said(&three, "is linked", 2);
+    drain(&client_of(&three).await, "orders", &confirmed).await;
+    drop((one, two));
+}
+
+fn copy_directory(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_directory(&entry.path(), &target),
+            false => {
+                std::fs::copy(entry.path(), target).unwrap();
+            }
+        }
     }
 }

@@ -377,7 +377,8 @@ impl Launch<'_> {
         for (shard, (mail, heart)) in receivers.into_iter().zip(hearts).enumerate() {
             let shard = shard as u16;
             let bringup = Bringup {
-                config: self.engine_config(shard)?,
+                config: self
+                    .engine_config(shard, cluster.as_ref().map_or(0, |cluster| cluster.nonce()))?,
                 hello: HelloFacts {
                     node: self.options.node,
                     shards,
@@ -437,10 +438,12 @@ impl Launch<'_> {
         }
     }
 
-    fn engine_config(&self, shard: u16) -> Result<EngineConfig, StartError> {
+    fn engine_config(&self, shard: u16, nonce: u64) -> Result<EngineConfig, StartError> {
         Ok(EngineConfig {
             shard,
             node: self.options.node,
+            cookie: self.directory.identity.cookie,
+            nonce,
             nodes: match &self.options.cluster {
                 Some(cluster) => cluster.members(),
                 None => vec![self.options.node],

@@ -242,6 +242,11 @@ impl Shard {
                 }
             }
             Effect::NodeRefused { node, reason } => self.refuse_node(node, reason),
+            Effect::LogKnown { node, open } => {
+                if let Some(links) = &self.parts.links {
+                    links.log_known(node, open);
+                }
+            }
             Effect::ToShard { shard, message } if shard == self.number => {
                 self.event(Event::Message(message));
             }

@@ -31,7 +31,7 @@ use crate::{
     mutation::{removed, Rule},
     state::{
         command::Command,
-        meta::{MetaCommand, MetaState, FOUNDING_JOIN},
+        meta::{MetaCommand, MetaState, Open, FOUNDING_JOIN},
         queue::AppendedRecord,
     },
     store::{Checkpoint, CheckpointHead},
@@ -521,6 +521,19 @@ impl Boot {
         if shard != 0 {
             outbound.push((0, ShardMessage::WantDirectory { shard }));
         }
+        if !self.is_solo() {
+            let open = Open {
+                cookie: self.config.cookie,
+                counter: log.open_counter(),
+                nonce: self.config.nonce,
+            };
+            let opened = MetaCommand::Opened {
+                node: self.config.node,
+                log: shard,
+                open,
+            };
+            outbound.push((0, ShardMessage::AskMeta(Box::new(opened))));
+        }
         let start_wall = self.config.start_wall_ms.max(self.stamp_ms);
         let scrub = Scrub::new(self.config.scrub_interval_ms, start_wall);
         let upkeep = match self.upkeep {
@@ -591,6 +604,8 @@ impl Boot {
             own_order: reorder,
             directory_known: false,
             directory_told: false,
+            opens_told: false,
+            known_logs: Vec::new(),
             config: self.config,
             log,
         };

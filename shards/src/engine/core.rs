@@ -30,7 +30,10 @@ use crate::{
     group::GroupId,
     io::BatchBuffer,
     log::{CleanMarker, LogEffect, LogFrontiers, LogPosition, LogWriter},
-    state::{meta::GroupHistory, queue::AppendedRecord},
+    state::{
+        meta::{GroupHistory, Open},
+        queue::AppendedRecord,
+    },
 };
 
 /// A list that is used again keeps room for so many entries: a start, or a
@@ -121,6 +124,10 @@ pub struct Engine<B> {
     pub(super) directory_known: bool,
     /// Shard 0 of a cluster: the shards were sent the directory.
     pub(super) directory_told: bool,
+    /// Shard 0 of a cluster: the shards know of every log that group 0 knows.
+    pub(super) opens_told: bool,
+    /// What this shard was told of them in this turn.
+    pub(super) known_logs: Vec<(u32, Open)>,
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -369,6 +376,7 @@ impl<B: BatchBuffer> Engine<B> {
                 self.on_history(group, &history);
                 self.histories.insert(group.0, history);
             }
+            ShardMessage::LogKnown { node, open } => self.known_logs.push((node, open)),
             ShardMessage::AskMeta(command) => self.ask_meta(*command),
             ShardMessage::Leaderless { group, generation } => {
                 self.note_leaderless(group, generation);
@@ -698,6 +706,8 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn push_effects(&mut self, effects: &mut Vec<Effect<B>>) {
         effects.extend(self.notices.drain(..).map(Effect::Notice));
         self.push_node_effects(effects);
+        let known = self.known_logs.drain(..);
+        effects.extend(known.map(|(node, open)| Effect::LogKnown { node, open }));
         effects.extend(
             self.outbound
                 .drain(..)

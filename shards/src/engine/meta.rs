@@ -310,6 +310,7 @@ impl<B: BatchBuffer> Engine<B> {
                 }
             }
             (MetaOutcome::History { group }, _) => self.tell_history(group),
+            (MetaOutcome::Opened { .. }, _) => self.opens_told = false,
             _ => {}
         }
     }

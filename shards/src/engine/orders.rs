@@ -63,9 +63,9 @@ impl<B: BatchBuffer> Engine<B> {
         let mut asks = std::mem::take(&mut self.orders.asks);
         asks.retain(|(command, _)| !self.is_done(command));
         for (command, asked_ms) in &mut asks {
-            if *asked_ms == 0 || *asked_ms + ASK_MS <= now {
+            let due = *asked_ms == 0 || *asked_ms + ASK_MS <= now;
+            if due && self.ask_leader(command) {
                 *asked_ms = now;
-                self.ask_leader(command);
             }
         }
         asks.append(&mut self.orders.asks);
@@ -114,16 +114,19 @@ impl<B: BatchBuffer> Engine<B> {
         meta.is_some_and(|slot| slot.leads() && slot.serving)
     }
 
-    fn ask_leader(&mut self, command: &MetaCommand) {
+    /// False when nobody is known who could propose it.
+    fn ask_leader(&mut self, command: &MetaCommand) -> bool {
         if self.leads_meta() {
             // Asked for again if it is not taken.
             let _ = self.try_propose_meta(command, Origin::Nobody);
-            return;
+            return true;
         }
         let command = command.encode();
-        if let Some(out) = self.output_to_meta_leader() {
-            NodeMessage::Propose { command: &command }.encode(out);
-        }
+        let Some(out) = self.output_to_meta_leader() else {
+            return false;
+        };
+        NodeMessage::Propose { command: &command }.encode(out);
+        true
     }
 
     fn output_to_meta_leader(&mut self) -> Option<&mut Vec<u8>> {
@@ -151,6 +154,7 @@ impl<B: BatchBuffer> Engine<B> {
             MetaCommand::Rejoin { retired_peer, .. } => PeerId(*retired_peer).node() == node,
             MetaCommand::Answered { answer, .. } => PeerId(answer.peer).node() == node,
             MetaCommand::Promoting { .. } => true,
+            MetaCommand::Opened { node: opens, .. } => *opens == node,
             _ => false,
         };
         if !may {
@@ -308,6 +312,21 @@ impl<B: BatchBuffer> Engine<B> {
         self.notices.push(Notice::Problem(text));
     }
 
+    /// Tells the shards of every log that group 0 knows: what links is held against it.
+    pub(super) fn tell_opens(&mut self) {
+        let cluster = self.is_cluster();
+        let Some(meta) = self.meta.as_ref().filter(|_| cluster && !self.opens_told) else {
+            return;
+        };
+        let opens = meta
+            .state
+            .opens()
+            .filter(|((_, log), _)| *log < self.config.place.shards);
+        let news = opens.map(|((node, log), open)| (log, ShardMessage::LogKnown { node, open }));
+        self.outbound.extend(news);
+        self.opens_told = true;
+    }
+
     /// The shard that has a replica of the group is told what group 0 knows of it.
     pub(super) fn tell_history(&mut self, group: u32) {
         let Some(meta) = self.meta.as_ref().filter(|_| self.is_cluster()) else {
@@ -327,6 +346,10 @@ impl<B: BatchBuffer> Engine<B> {
 }
 
 fn is_done(state: &MetaState, command: &MetaCommand) -> bool {
+    if let MetaCommand::Opened { node, log, open } = command {
+        let known = state.last_open(*node, *log);
+        return known.is_some_and(|known| known == *open || known.contradicts(*open).is_some());
+    }
     let (group, generation) = match command {
         MetaCommand::Rejoin { group, .. } => (*group, 0),
         MetaCommand::Promoting {

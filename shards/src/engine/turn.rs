@@ -107,6 +107,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.expire_deadlines();
         self.tell_stalled();
         self.tell_directory();
+        self.tell_opens();
         self.say_serving();
         self.say_deposed();
         self.upkeep_turn();

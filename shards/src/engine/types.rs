@@ -7,7 +7,7 @@ use wire::frame::FrameHeader;
 use crate::{
     group::{GroupId, PeerId},
     log::{segment_name, IoFailure, LogEffect},
-    state::meta::{GroupHistory, MetaCommand, QueueDeclaration},
+    state::meta::{GroupHistory, MetaCommand, Open, QueueDeclaration},
     store::{pack_name, StoreDone, StoreJob},
 };
 
@@ -74,6 +74,9 @@ impl ShardPlace {
 pub struct EngineConfig {
     pub shard: u16,
     pub node: u32,
+    /// Of the data directory, and of this start of the process; both random.
+    pub cookie: u64,
+    pub nonce: u64,
     /// Every node of the cluster, this one included, ascending; this one alone: solo.
     pub nodes: Vec<u32>,
     pub place: ShardPlace,
@@ -207,6 +210,12 @@ pub enum Effect<B> {
     /// its socket is free.
     NodeOutput {
         node: u32,
+    },
+    /// Group 0 knows of that open of the node's log that this shard links to: no link of
+    /// another directory, of an older copy or of a second one is to be taken for it.
+    LogKnown {
+        node: u32,
+        open: Open,
     },
     /// The node broke the protocol between nodes: end the link, and say why once.
     NodeRefused {
@@ -350,6 +359,8 @@ pub enum ShardMessage {
     },
     /// A shard wants that in group 0, to shard 0.
     AskMeta(Box<MetaCommand>),
+    /// Group 0 knows of that open of a node's log, to the shard that links to it.
+    LogKnown { node: u32, open: Open },
     /// A replica knows no leader of its group, to shard 0.
     Leaderless { group: u32, generation: u32 },
     /// An operator's word: hand over what you lead, and lead nothing; or lead again.

@@ -141,6 +141,8 @@ impl World {
         EngineConfig {
             shard: 0,
             node: number(node),
+            cookie: 1,
+            nonce: 1,
             nodes: (0..self.nodes.len()).map(number).collect(),
             place: ShardPlace::spread(self.settings.data_groups, 1),
             start_wall_ms: sim.wall_ms(self.now_us),

@@ -252,6 +252,8 @@ impl World {
         EngineConfig {
             shard,
             node: 1,
+            cookie: 1,
+            nonce: 1,
             nodes: vec![1],
             place: self.node.place(self.settings.data_groups),
             start_wall_ms: self.wall_ms(),

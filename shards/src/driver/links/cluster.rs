@@ -24,6 +24,7 @@ use crate::{
         shard::Report,
     },
     engine::Notice,
+    state::meta::{Contradiction, Open},
 };
 
 /// Connections on their way between shards, at most: those of one that is not up
@@ -83,6 +84,8 @@ pub(in crate::driver) struct Cluster {
     refusals: Refusals,
     /// By node and shard: the log that was linked last.
     logs: Mutex<BTreeMap<(u32, u16), KnownLog>>,
+    /// By node and log: what group 0 knows, over restarts of this node.
+    recorded: Mutex<BTreeMap<(u32, u16), Open>>,
     reports: flume::Sender<Report>,
     /// Connections on their way from one shard to another.
     passing: AtomicUsize,
@@ -94,9 +97,7 @@ pub(in crate::driver) struct Cluster {
 
 /// What another node's log said of itself when it was linked.
 struct KnownLog {
-    cookie: u64,
-    open_counter: u64,
-    nonce: u64,
+    open: Open,
     /// Links of it that are up, one but for moments of change.
     up: u32,
 }
@@ -116,6 +117,7 @@ impl Cluster {
             challenges: Challenges::new(random_bytes()?),
             refusals: Refusals::default(),
             logs: Mutex::default(),
+            recorded: Mutex::default(),
             reports,
             passing: AtomicUsize::new(0),
             shards: identity.place.shards,
@@ -123,6 +125,32 @@ impl Cluster {
             cookie: identity.cookie,
             nonce: u64::from_le_bytes(random_bytes()?),
         })
+    }
+
+    /// Of this start of the process.
+    pub(in crate::driver) fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    /// Group 0 knows of that open of a log. What is linked as that log is refused if it
+    /// cannot be it: the link was taken before this node had caught up with group 0.
+    pub(super) fn log_known(&self, log: (u32, u16), open: Open) -> Option<Refusal> {
+        let recorded = self.recorded.lock();
+        let mut recorded = recorded.unwrap_or_else(PoisonError::into_inner);
+        recorded.insert(log, open);
+        drop(recorded);
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = logs.get(&log).filter(|linked| linked.up > 0)?;
+        check(open, log, linked.open).err()
+    }
+
+    /// Whether group 0 knows an open of the log that `open` cannot follow.
+    fn check_recorded(&self, hello: &NodeHello) -> Result<(), Refusal> {
+        let recorded = self.recorded.lock();
+        let recorded = recorded.unwrap_or_else(PoisonError::into_inner);
+        let known = recorded.get(&(hello.from, hello.shard)).copied();
+        let log = (hello.from, hello.shard);
+        known.map_or(Ok(()), |known| check(known, log, open_of(hello)))
     }
 
     /// The other members and where they are called.
@@ -210,12 +238,14 @@ impl Cluster {
     ///
     /// # Errors
     /// It cannot be: another directory is linked as that node, or this one was
-    /// copied or is an old copy. Known from what was linked in this process's life.
+    /// copied or is an old copy. Known from what was linked in this process's life, and
+    /// from group 0.
     pub(super) fn claim(self: &Arc<Self>, hello: &NodeHello) -> Result<Claim, Refusal> {
+        self.check_recorded(hello)?;
         let key = (hello.from, hello.shard);
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let other = logs.iter().any(|((node, _), log)| {
-            *node == hello.from && log.up > 0 && log.cookie != hello.cookie
+            *node == hello.from && log.up > 0 && log.open.cookie != hello.cookie
         });
         if other {
             let reason = format!(
@@ -224,17 +254,13 @@ impl Cluster {
             );
             return Err(Refusal::new(RefusalCode::Duplicate, reason));
         }
-        let same = logs.get(&key).filter(|log| log.cookie == hello.cookie);
+        let same = logs.get(&key).filter(|log| log.open.cookie == hello.cookie);
         if let Some(known) = same {
-            known.check(hello)?;
+            check(known.open, key, open_of(hello))?;
         }
         let up = same.map_or(0, |log| log.up) + 1;
-        let log = KnownLog {
-            cookie: hello.cookie,
-            open_counter: hello.open_counter,
-            nonce: hello.nonce,
-            up,
-        };
+        let open = open_of(hello);
+        let log = KnownLog { open, up };
         logs.insert(key, log);
         Ok(Claim {
             cluster: self.clone(),
@@ -245,7 +271,7 @@ impl Cluster {
 
     fn release(&self, key: (u32, u16), cookie: u64) {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = logs.get_mut(&key).filter(|log| log.cookie == cookie);
+        let log = logs.get_mut(&key).filter(|log| log.open.cookie == cookie);
         if let Some(log) = log {
             log.up = log.up.saturating_sub(1);
         }
@@ -304,24 +330,26 @@ impl Cluster {
     }
 }
 
-impl KnownLog {
-    fn check(&self, hello: &NodeHello) -> Result<(), Refusal> {
-        let (from, shard, counter) = (hello.from, hello.shard, hello.open_counter);
-        if counter < self.open_counter {
-            let reason = format!(
-                "the log of node {from}, shard {shard}, was opened {} times already and says {counter}: an old copy of the directory",
-                self.open_counter
-            );
-            return Err(Refusal::new(RefusalCode::RolledBack, reason));
-        }
-        if counter == self.open_counter && hello.nonce != self.nonce {
-            let reason = format!(
-                "the log of node {from}, shard {shard}, was opened for the {counter}th time by two processes: a copy of the directory is in use"
-            );
-            return Err(Refusal::new(RefusalCode::Clone, reason));
-        }
-        Ok(())
+fn open_of(hello: &NodeHello) -> Open {
+    Open {
+        cookie: hello.cookie,
+        counter: hello.open_counter,
+        nonce: hello.nonce,
     }
+}
+
+/// Whether a log that says to be opened so can be the one that is known.
+fn check(known: Open, (node, shard): (u32, u16), open: Open) -> Result<(), Refusal> {
+    let Some(contradiction) = known.contradicts(open) else {
+        return Ok(());
+    };
+    let code = match contradiction {
+        Contradiction::Foreign => RefusalCode::Duplicate,
+        Contradiction::RolledBack { .. } => RefusalCode::RolledBack,
+        Contradiction::Cloned { .. } => RefusalCode::Clone,
+    };
+    let reason = format!("the log of node {node}, shard {shard}: {contradiction}");
+    Err(Refusal::new(code, reason))
 }
 
 /// A connection on its way between shards, until dropped.

@@ -49,7 +49,7 @@ use strangers::Strangers;
 pub(super) use strangers::MOST_STRANGERS;
 
 use super::shard::Shard;
-use crate::engine::Notice;
+use crate::{engine::Notice, state::meta::Open};
 
 /// A node that was not linked so long after the start is mentioned.
 const QUIET_START: Duration = Duration::from_secs(5);
@@ -188,6 +188,16 @@ impl Links {
         let (node, reason) = (peer.node, reason.to_owned());
         self.cluster
             .tell(self.shard, Notice::Unlinked { node, reason });
+    }
+
+    /// Group 0 knows of that open of a node's log: a link that contradicts it ends.
+    pub(super) fn log_known(&self, node: u32, open: Open) {
+        if let Some(refusal) = self.cluster.log_known((node, self.shard), open) {
+            let whom = Who::Node(node);
+            self.cluster
+                .note(self.shard, whom, By::Us, "linked", &refusal);
+            self.end(node, refusal);
+        }
     }
 
     /// The engine was rebuilt from a log opened anew and knows of no link.

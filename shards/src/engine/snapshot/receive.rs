@@ -184,6 +184,7 @@ impl<B: BatchBuffer> Engine<B> {
             meta.state = state;
             // The shards are told of everything anew.
             self.directory_told = false;
+            self.opens_told = false;
         }
         self.notices.push(Notice::Installed {
             group: id.group,

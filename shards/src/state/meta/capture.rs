@@ -4,7 +4,7 @@
 //! next_queue_id u64, next_join u64, dealt lower u64, dealt upper u64,
 //! queues u32: queue_id u64, name_len u16, name, mode u8, copies u8, lease_ms u64,
 //!             partitions u16, group u32 each
-//! opens u32:  node u32, log u16, open_counter u64, nonce u64
+//! opens u32:  node u32, log u16, cookie u64, open_counter u64, nonce u64
 //! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
 //! replaced u32: group u32, retired peer u64, new peer u64
 //! eventful u32: group u32, promoted u32, peer u64 each, harmed u32, peer u64 each, ordered u8 (0 no, 1 yes, 2 and
@@ -18,7 +18,7 @@
 
 use wire::vocabulary::Mode;
 
-use super::{peer_node, Answer, Collecting, GroupHistory, MetaState, QueueDeclaration};
+use super::{peer_node, Answer, Collecting, GroupHistory, MetaState, Open, QueueDeclaration};
 use crate::state::{command::CommandError, reader::Reader};
 
 impl MetaState {
@@ -33,11 +33,10 @@ impl MetaState {
             put_queue(out, queue);
         }
         put_count(out, self.opens.len());
-        for ((node, log), (open_counter, nonce)) in &self.opens {
+        for ((node, log), open) in &self.opens {
             out.extend_from_slice(&node.to_le_bytes());
             out.extend_from_slice(&log.to_le_bytes());
-            out.extend_from_slice(&open_counter.to_le_bytes());
-            out.extend_from_slice(&nonce.to_le_bytes());
+            open.encode(out);
         }
         put_count(out, self.groups.len());
         for (group, history) in &self.groups {
@@ -96,7 +95,7 @@ impl MetaState {
         }
         for _ in 0..reader.u32()? {
             let key = (reader.u32()?, reader.u16()?);
-            state.opens.insert(key, (reader.u64()?, reader.u64()?));
+            state.opens.insert(key, Open::decode(&mut reader)?);
         }
         for _ in 0..reader.u32()? {
             let group = reader.u32()?;
@@ -239,8 +238,11 @@ mod tests {
         state.apply(&MetaCommand::Opened {
             node: 1,
             log: 0,
-            open_counter: 3,
-            nonce: 9,
+            open: Open {
+                cookie: 8,
+                counter: 3,
+                nonce: 9,
+            },
         });
         state.apply(&MetaCommand::Recovered {
             group: 5,

@@ -5,7 +5,7 @@
 //! 1 Declare    name_len u16, name, present u8 (bit 0 mode, 1 copies, 2 partitions, 3 lease),
 //!              mode u8, copies u8, partitions u16, lease_ms u64; absent ones are zero
 //! 2 Delete     queue_id u64
-//! 3 Opened     node u32, log u16, open_counter u64, nonce u64
+//! 3 Opened     node u32, log u16, cookie u64, open_counter u64, nonce u64
 //! 4 Recovered  group u32, generation u32, retired_peer u64, new_peer u64
 //! 5 Rejoin     group u32, retired_peer u64, harmed u8
 //! 6 Promoting  group u32, generation u32, peer u64
@@ -16,7 +16,7 @@
 
 use wire::vocabulary::Mode;
 
-use super::{Answer, DeclareRequest, MetaCommand};
+use super::{Answer, DeclareRequest, MetaCommand, Open};
 use crate::state::{command::CommandError, reader::Reader};
 
 const VERSION: u8 = 1;
@@ -44,17 +44,11 @@ impl MetaCommand {
                 out.extend_from_slice(&[DELETE, VERSION]);
                 out.extend_from_slice(&queue_id.to_le_bytes());
             }
-            MetaCommand::Opened {
-                node,
-                log,
-                open_counter,
-                nonce,
-            } => {
+            MetaCommand::Opened { node, log, open } => {
                 out.extend_from_slice(&[OPENED, VERSION]);
                 out.extend_from_slice(&node.to_le_bytes());
                 out.extend_from_slice(&log.to_le_bytes());
-                out.extend_from_slice(&open_counter.to_le_bytes());
-                out.extend_from_slice(&nonce.to_le_bytes());
+                open.encode(&mut out);
             }
             MetaCommand::Recovered {
                 group,
@@ -135,8 +129,7 @@ impl MetaCommand {
             OPENED => MetaCommand::Opened {
                 node: reader.u32()?,
                 log: reader.u16()?,
-                open_counter: reader.u64()?,
-                nonce: reader.u64()?,
+                open: Open::decode(&mut reader)?,
             },
             RECOVERED => MetaCommand::Recovered {
                 group: reader.u32()?,
@@ -179,6 +172,22 @@ fn truth(byte: u8) -> Result<bool, CommandError> {
         0 => Ok(false),
         1 => Ok(true),
         _ => Err(CommandError::Malformed("a truth is 0 or 1")),
+    }
+}
+
+impl Open {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for word in [self.cookie, self.counter, self.nonce] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, CommandError> {
+        Ok(Open {
+            cookie: reader.u64()?,
+            counter: reader.u64()?,
+            nonce: reader.u64()?,
+        })
     }
 }
 

@@ -19,6 +19,7 @@ mod capture;
 mod codec;
 mod groups;
 mod history;
+mod opens;
 mod placement;
 mod table;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use self::placement::Placement;
 pub use self::{
     groups::Groups,
     history::{Answer, Collected, Collecting, GroupHistory},
+    opens::{Contradiction, Open},
     table::QueueTable,
 };
 
@@ -93,12 +95,11 @@ pub enum MetaCommand {
     Delete {
         queue_id: u64,
     },
-    /// A node opened its directory: (node, log) with counter and nonce.
+    /// A node opened a log of its directory (R1).
     Opened {
         node: u32,
         log: u16,
-        open_counter: u64,
-        nonce: u64,
+        open: Open,
     },
     /// A group recovered into a new generation under a new peer id.
     Recovered {
@@ -161,6 +162,11 @@ pub enum MetaOutcome {
         new_peer: u64,
     },
     Noted,
+    /// A log was opened.
+    Opened {
+        node: u32,
+        log: u16,
+    },
     /// The group's history changed.
     History {
         group: u32,
@@ -177,8 +183,8 @@ pub struct MetaState {
     next_queue_id: u64,
     /// Shared with the directories of the shards.
     queues: QueueTable,
-    /// (node, log) to (open counter, nonce).
-    opens: BTreeMap<(u32, u16), (u64, u64)>,
+    /// By node and log.
+    opens: BTreeMap<(u32, u16), Open>,
     groups: BTreeMap<u32, GroupHistory>,
     next_join: u64,
     /// Nodes that an operator gave up.
@@ -205,12 +211,7 @@ impl MetaState {
         match command {
             MetaCommand::Declare(request) => self.declare(request),
             MetaCommand::Delete { queue_id } => self.delete(*queue_id),
-            MetaCommand::Opened {
-                node,
-                log,
-                open_counter,
-                nonce,
-            } => self.opened(*node, *log, *open_counter, *nonce),
+            MetaCommand::Opened { node, log, open } => self.opened(*node, *log, *open),
             MetaCommand::Recovered {
                 group,
                 generation,
@@ -301,9 +302,14 @@ impl MetaState {
             .is_some_and(|history| history.retired.contains(&peer))
     }
 
-    /// Open counter and nonce of the last open of a log, as noted.
-    pub fn last_open(&self, node: u32, log: u16) -> Option<(u64, u64)> {
+    /// The last open of a log, as noted.
+    pub fn last_open(&self, node: u32, log: u16) -> Option<Open> {
         self.opens.get(&(node, log)).copied()
+    }
+
+    /// Every log that was opened, by node and number.
+    pub fn opens(&self) -> impl Iterator<Item = ((u32, u16), Open)> + '_ {
+        self.opens.iter().map(|(log, open)| (*log, *open))
     }
 
     fn declare(&mut self, request: &DeclareRequest) -> MetaOutcome {
@@ -344,27 +350,16 @@ impl MetaState {
         }
     }
 
-    fn opened(&mut self, node: u32, log: u16, open_counter: u64, nonce: u64) -> MetaOutcome {
-        if let Some(&(known, known_nonce)) = self.opens.get(&(node, log)) {
-            if open_counter < known {
-                return MetaOutcome::Refused {
-                    reason: format!(
-                        "log {log} of node {node} was opened {known} times but this directory \
-                         says {open_counter}: it is an older copy"
-                    ),
-                };
-            }
-            if open_counter == known && nonce != known_nonce {
-                return MetaOutcome::Refused {
-                    reason: format!(
-                        "open {open_counter} of log {log} of node {node} was another process: \
-                         the directory was cloned"
-                    ),
-                };
-            }
+    fn opened(&mut self, node: u32, log: u16, open: Open) -> MetaOutcome {
+        if let Some(reason) = self
+            .last_open(node, log)
+            .and_then(|known| known.contradicts(open))
+        {
+            let reason = format!("log {log} of node {node}: {reason}");
+            return MetaOutcome::Refused { reason };
         }
-        self.opens.insert((node, log), (open_counter, nonce));
-        MetaOutcome::Noted
+        self.opens.insert((node, log), open);
+        MetaOutcome::Opened { node, log }
     }
 }
 

@@ -209,21 +209,26 @@ fn placement_works_with_any_number_of_groups() {
 #[test]
 fn opens_are_noted_retried_and_refused() {
     let mut state = MetaState::new(4);
-    let mut open = |log, open_counter, nonce| {
-        state.apply(&MetaCommand::Opened {
-            node: 1,
-            log,
-            open_counter,
-            nonce,
-        })
+    let of = |cookie, counter, nonce| Open {
+        cookie,
+        counter,
+        nonce,
     };
-    assert_eq!(open(0, 5, 77), MetaOutcome::Noted);
-    assert_eq!(open(0, 5, 77), MetaOutcome::Noted);
+    let mut opened = |log, open| state.apply(&MetaCommand::Opened { node: 1, log, open });
+    let mut open = |log, counter, nonce| opened(log, of(9, counter, nonce));
+    let noted = |log| MetaOutcome::Opened { node: 1, log };
+    assert_eq!(open(0, 5, 77), noted(0));
+    assert_eq!(open(0, 5, 77), noted(0));
     assert!(matches!(open(0, 5, 78), MetaOutcome::Refused { .. }));
     assert!(matches!(open(0, 4, 77), MetaOutcome::Refused { .. }));
-    assert_eq!(open(1, 1, 1), MetaOutcome::Noted);
-    assert_eq!(open(0, 7, 78), MetaOutcome::Noted);
-    assert_eq!(state.last_open(1, 0), Some((7, 78)));
+    assert_eq!(open(1, 1, 1), noted(1));
+    assert_eq!(open(0, 7, 78), noted(0));
+    let foreign = opened(0, of(8, 9, 79));
+    assert!(
+        matches!(foreign, MetaOutcome::Refused { .. }),
+        "a wiped directory"
+    );
+    assert_eq!(state.last_open(1, 0), Some(of(9, 7, 78)));
     assert_eq!(state.last_open(2, 0), None);
 }
 
@@ -284,13 +289,13 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
             })
         }),
         any::<u64>().prop_map(|queue_id| MetaCommand::Delete { queue_id }),
-        any::<(u32, u16, u64, u64)>().prop_map(|(node, log, open_counter, nonce)| {
-            MetaCommand::Opened {
-                node,
-                log,
-                open_counter,
+        any::<(u32, u16, u64, u64, u64)>().prop_map(|(node, log, cookie, counter, nonce)| {
+            let open = Open {
+                cookie,
+                counter,
                 nonce,
-            }
+            };
+            MetaCommand::Opened { node, log, open }
         }),
         any::<(u32, u32, u64, u64)>().prop_map(|(group, generation, retired_peer, new_peer)| {
             MetaCommand::Recovered {
