@@ -21,7 +21,7 @@ use super::{
     settles::{SentSettle, Settles},
 };
 use crate::{
-    config::Config,
+    config::{Config, LONGEST_STUCK, STUCK},
     error::{ConnectError, Error, Reason, SettleError},
     places::{Places, UnderWay},
     publish::Confirmed,
@@ -89,6 +89,51 @@ pub(super) struct State {
     pub sent: HashMap<u64, Sent>,
     /// Publish body bytes in `sent`.
     pub unanswered_bytes: usize,
+    pub stuck: Stuck,
+}
+
+/// Whether the server only puts things off: it may be cut off from the others.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    since: Option<Instant>,
+    patience: Duration,
+    /// It is left: its deliveries are not waited for.
+    pub left: bool,
+}
+
+impl Default for Stuck {
+    fn default() -> Self {
+        Stuck {
+            since: None,
+            patience: STUCK,
+            left: false,
+        }
+    }
+}
+
+impl Stuck {
+    /// Something was put off.
+    pub fn put_off(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Something went through.
+    pub fn went_on(&mut self) {
+        if self.since.is_some() {
+            *self = Stuck::default();
+        }
+    }
+
+    /// It is time to try the next server.
+    pub fn is_over(&mut self, now: Instant) -> bool {
+        let over = self.since.is_some_and(|since| since + self.patience <= now);
+        if over {
+            self.since = None;
+            self.left = true;
+            self.patience = (self.patience * 2).min(LONGEST_STUCK);
+        }
+        over
+    }
 }
 
 impl State {
@@ -104,7 +149,10 @@ impl State {
 
     /// Nothing is unanswered, and nobody holds deliveries of this connection.
     pub fn owes_nothing(&self) -> bool {
-        self.sent.is_empty() && self.feeds.is_empty() && self.settles.is_empty()
+        let asked = |sent: &Sent| matches!(sent, Sent::Subscribe(_));
+        self.sent.values().all(asked)
+            && self.settles.is_empty()
+            && (self.feeds.is_empty() || self.stuck.left)
     }
 
     pub fn server(&self) -> String {
@@ -216,6 +264,7 @@ impl Shared {
                 outbox: Outbox::default(),
                 sent: HashMap::new(),
                 unanswered_bytes: 0,
+                stuck: Stuck::default(),
             }),
             wake: Notify::new(),
             busy: Notify::new(),
@@ -372,6 +421,7 @@ impl Shared {
     ) {
         let now = Instant::now();
         let Some(fallback) = &self.fallback else {
+            state.stuck.put_off();
             state.outbox.put_back(correlation, frame, error, now);
             return;
         };
@@ -392,12 +442,17 @@ impl Shared {
     /// The connection takes no more new work.
     pub(super) fn drains(&self, cause: String) {
         let mut state = self.lock();
+        self.node_leaves(&mut state, cause);
+    }
+
+    /// The same for who holds the state.
+    pub(super) fn node_leaves(&self, state: &mut State, cause: String) {
         self.node.store(0, Ordering::Release);
         state.phase = Phase::Draining {
             since: Instant::now(),
             cause,
         };
-        self.hand_over(&mut state);
+        self.hand_over(state);
     }
 
     /// A connection stands: new work flows.
@@ -406,6 +461,7 @@ impl Shared {
         let mut state = self.lock();
         state.phase = Phase::Up;
         state.window_bytes = granted.window_bytes as usize;
+        state.stuck.left = false;
         state.unanswered_bytes = 0;
         self.connection.store(connection, Ordering::Release);
         self.node.store(granted.node, Ordering::Release);
