@@ -28,7 +28,9 @@ use crate::{
 /// and subscription is dropped.
 ///
 /// A lost connection is made again by itself, to the next of the servers that
-/// it was given, with the pauses of [`Builder::backoff`]. What was not sent yet
+/// it was given, with the pauses of [`Builder::backoff`]; of several servers, one
+/// that does nothing but put off (it may be cut off from the others) is left after
+/// two seconds, later and later if the next ones are no better. What was not sent yet
 /// waits for it until its deadline, what was sent and not answered is
 /// [unknown](Error::Unknown) and never sent again, and subscriptions go on.
 ///

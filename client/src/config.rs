@@ -59,6 +59,10 @@ pub(crate) const ANSWER_GRACE: Duration = Duration::from_secs(2);
 /// each time, up to the longest.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) const LONGEST_RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Of several servers, one that only puts things off for so long is left for the next;
+/// doubled each time that the next ones are no better, up to the longest.
+pub(crate) const STUCK: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST_STUCK: Duration = Duration::from_secs(64);
 /// How long a connection that the server drains is kept for the answers.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(10);
 

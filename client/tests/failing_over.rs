@@ -396,3 +396,25 @@ async fn a_client_that_is_told_not_to_stays_with_its_node() {
     }
     assert_eq!(client.nodes(), [1]);
 }
+
+/// A node that is cut off from the others knows no leader, for good.
+#[tokio::test]
+async fn a_server_that_only_puts_off_is_left_for_the_next() {
+    let (one, other) = (Server::start().await, Server::start().await);
+    let (client, mut first) = client_of(&one, &other).await;
+    let publisher = publisher(&client, &mut first).await;
+    let publish = publisher.publish("x");
+    let refuse = async {
+        while let Some((header, _)) = first.read_or_end().await {
+            first
+                .refuse(header.correlation, ErrorCode::Unavailable, Outcome::Failed)
+                .await;
+        }
+        let mut second = other.accept().await;
+        let publish = confirm_next(&mut second, 4).await;
+        assert!(publish.records.ends_with(b"x"));
+        second
+    };
+    let (met, _second) = soon("the next server", async { tokio::join!(publish, refuse) }).await;
+    assert_eq!(met.unwrap().offset, 4);
+}

@@ -28,6 +28,7 @@ mod plan;
 mod process;
 mod producer;
 mod report;
+mod resumed;
 mod run;
 mod saturate;
 mod schedule;

@@ -190,6 +190,53 @@ async fn f13_a_publish_sent_again_after_a_failover_is_stored_once() {
     }
 }
 
+/// A node so far behind that it gets the group's state instead of entries, and then
+/// leads, knows what its predecessors stored.
+#[tokio::test]
+async fn what_is_known_of_a_producer_comes_with_the_state_from_another_node() {
+    let net = Net::new(3);
+    let mut nodes: Vec<Option<Node>> = (1..=3)
+        .map(|node| net.home(node, 1).listening_on(&net.for_clients(node)))
+        .map(|home| Some(Node::start(home)))
+        .collect();
+    let all: Vec<String> = (1..=3).map(|node| net.for_clients(node)).collect();
+    let client = quick().connect(&all).await.unwrap();
+    let queue_id = declared(&client, "q", Mode::Durable).await;
+    let behind = leader(&client, "q").await % 3 + 1;
+    let mut raw = connected(&nodes, behind).await;
+    assert_eq!(served(&mut raw, &publish(queue_id, 1, 5, 3)).await, Ok(0));
+    let away = nodes[behind as usize - 1].take().unwrap().kill();
+    let payload = vec![7; 100_000];
+    for _ in 0..3 {
+        for _ in 0..60 {
+            let record = client::Record::new(&payload);
+            // Whatever it is answered: bytes are to pass.
+            let _ = soon("an outcome", client.publish("q", record)).await;
+        }
+        let _ = soon("a purge", client.purge("q")).await;
+    }
+    nodes[behind as usize - 1] = Some(Node::start(away));
+    let node = nodes[behind as usize - 1].as_ref().unwrap();
+    await_said(node, "the state came from another node", 1);
+    let start = Instant::now();
+    loop {
+        let leader = leader(&client, "q").await;
+        if leader == behind {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "it never led");
+        let dies = leader as usize - 1;
+        let home = nodes[dies].take().unwrap().kill();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // Somebody leads again.
+        published(&client, "q").await;
+        nodes[dies] = Some(Node::start(home));
+        await_said(nodes[dies].as_ref().unwrap(), "is linked", 2);
+    }
+    let mut raw = connected(&nodes, behind).await;
+    assert_eq!(served(&mut raw, &publish(queue_id, 1, 5, 3)).await, Ok(0));
+}
+
 /// F13: an idempotent publisher is told of every publish what became of it, however
 /// often nodes die, and each is stored once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

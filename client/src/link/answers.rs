@@ -39,6 +39,7 @@ impl Shared {
                 continue;
             };
             freed = true;
+            state.stuck.went_on();
             let records = sent.records();
             let boundary = Boundary::from_raw(item.boundary);
             match boundary.filter(|_| item.count.to_native() == records) {
@@ -107,6 +108,7 @@ impl Shared {
         let Some(Sent::Subscribe(subscription)) = state.sent.remove(&correlation) else {
             return;
         };
+        state.stuck.went_on();
         if let Some(feed) = state.feeds.get_mut(&subscription) {
             feed.put_off = 0;
             if let Some(first) = feed.first.take() {
@@ -234,6 +236,7 @@ impl State {
                 .min(MAX_PUT_OFF);
             feed.put_off += 1;
             feed.phase = FeedPhase::Later(Instant::now() + pause);
+            self.stuck.put_off();
             return;
         }
         let Some(feed) = self.feeds.remove(&subscription) else {

@@ -28,8 +28,10 @@ mod request;
 mod run;
 mod settles;
 mod state;
+mod stuck;
 mod subscriptions;
 mod sweep;
+mod takeover;
 mod writer;
 
 pub(crate) use feed::Fed;

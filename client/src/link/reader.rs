@@ -158,13 +158,17 @@ impl Shared {
         let count = deliver.deliveries.len() as u64;
         let sender = {
             let mut state = self.lock();
-            let Some(feed) = state.feeds.get_mut(&subscription) else {
+            if !state.feeds.contains_key(&subscription) {
                 // Ended here a moment ago; the server gives the records back.
                 return Ok(());
-            };
+            }
             // The server gives the credit of a lapsed lease back by itself, so
             // deliveries may exceed what was granted here: as much again is
             // taken; beyond that nobody reads, and the leases may lapse too.
+            state.stuck.went_on();
+            let Some(feed) = state.feeds.get_mut(&subscription) else {
+                return Ok(());
+            };
             feed.overdrawn += count.saturating_sub(feed.granted);
             feed.granted = feed.granted.saturating_sub(count);
             if feed.overdrawn > u64::from(feed.credit_records) {

@@ -10,21 +10,21 @@ use std::{
 };
 
 use tokio::{
-    sync::{oneshot, watch, Notify, OwnedSemaphorePermit},
+    sync::{watch, Notify},
     time::Instant,
 };
 
 use super::{
     feed::Feed,
-    outbox::{Outbox, PublishKey, PublishWaiter, QueuedPublish, SentPublish},
+    outbox::{Outbox, QueuedPublish, SentPublish},
     request::{QueuedRequest, SentRequest},
     settles::{SentSettle, Settles},
+    stuck::Stuck,
 };
 use crate::{
     config::Config,
     error::{ConnectError, Error, Reason, SettleError},
-    places::{Places, UnderWay},
-    publish::Confirmed,
+    places::Places,
     servers::Turns,
 };
 
@@ -89,6 +89,7 @@ pub(super) struct State {
     pub sent: HashMap<u64, Sent>,
     /// Publish body bytes in `sent`.
     pub unanswered_bytes: usize,
+    pub stuck: Stuck,
 }
 
 impl State {
@@ -104,7 +105,10 @@ impl State {
 
     /// Nothing is unanswered, and nobody holds deliveries of this connection.
     pub fn owes_nothing(&self) -> bool {
-        self.sent.is_empty() && self.feeds.is_empty() && self.settles.is_empty()
+        let asked = |sent: &Sent| matches!(sent, Sent::Subscribe(_));
+        self.sent.values().all(asked)
+            && self.settles.is_empty()
+            && (self.feeds.is_empty() || self.stuck.left)
     }
 
     pub fn server(&self) -> String {
@@ -127,7 +131,7 @@ pub(crate) struct Shared {
     pub(super) servers: Arc<Turns>,
     /// Of a link to one leader: the link that takes over what could not be sent.
     /// Never one that has another itself.
-    fallback: Option<Arc<Shared>>,
+    pub(super) fallback: Option<Arc<Shared>>,
     pub(super) places: Arc<Places>,
     pub(super) config: Arc<Config>,
     pub(super) start: Instant,
@@ -146,7 +150,7 @@ pub(crate) struct Shared {
     connection: AtomicU64,
     last_connection: AtomicU64,
     /// The node that the connection leads to, while it takes new work; 0 = none.
-    node: AtomicU32,
+    pub(super) node: AtomicU32,
     correlation: AtomicU64,
     /// Milliseconds after `start` at which bytes last arrived.
     received_ms: AtomicU64,
@@ -216,6 +220,7 @@ impl Shared {
                 outbox: Outbox::default(),
                 sent: HashMap::new(),
                 unanswered_bytes: 0,
+                stuck: Stuck::default(),
             }),
             wake: Notify::new(),
             busy: Notify::new(),
@@ -295,117 +300,13 @@ impl Shared {
         self.refused_settles.load(Ordering::Relaxed)
     }
 
-    /// Queues encoded records. `alone`: they share their frame with nothing.
-    pub fn publish(
-        &self,
-        key: PublishKey,
-        bytes: &[u8],
-        count: u32,
-        deadline: Instant,
-        alone: bool,
-        (permit, under_way): (OwnedSemaphorePermit, UnderWay),
-    ) -> oneshot::Receiver<Result<Confirmed, Error>> {
-        let (answer, receiver) = oneshot::channel();
-        let waiter = PublishWaiter {
-            answer: Some(answer),
-            count,
-            len: bytes.len(),
-            deadline,
-            held: Some((permit, under_way)),
-        };
-        self.queue(key, bytes, waiter, alone);
-        receiver
-    }
-
-    fn queue(&self, key: PublishKey, bytes: &[u8], waiter: PublishWaiter, alone: bool) {
-        let mut state = self.lock();
-        match &self.fallback {
-            Some(fallback) if state.closed || !matches!(state.phase, Phase::Up) => {
-                drop(state);
-                fallback.queue(key, bytes, waiter, alone);
-            }
-            _ if state.closed => {
-                drop(state);
-                waiter.resolve(Err(Error::failed(Reason::Closed)));
-            }
-            _ => {
-                state.outbox.push(key, bytes, waiter, alone);
-                drop(state);
-                self.work();
-            }
-        }
-    }
-
-    /// Gives what is queued to the fallback, if there is one. The caller holds this
-    /// link's state, so that nothing comes between.
-    pub(super) fn hand_over(&self, state: &mut State) {
-        if let Some(fallback) = &self.fallback {
-            fallback.adopt(state.outbox.take_all());
-        }
-    }
-
-    fn adopt(&self, frames: Vec<QueuedPublish>) {
-        if frames.is_empty() {
-            return;
-        }
-        let mut state = self.lock();
-        if state.closed {
-            drop(state);
-            frames.into_iter().for_each(QueuedPublish::closed);
-            return;
-        }
-        for frame in frames {
-            state.outbox.adopt(frame);
-        }
-        drop(state);
-        self.work();
-    }
-
-    /// The server put off a publish of this link: it waits and is sent again, by the
-    /// fallback if there is one, for the leader may be another by now.
-    pub(super) fn put_off(
-        &self,
-        state: &mut State,
-        correlation: u64,
-        frame: QueuedPublish,
-        error: Error,
-    ) {
-        let now = Instant::now();
-        let Some(fallback) = &self.fallback else {
-            state.outbox.put_back(correlation, frame, error, now);
-            return;
-        };
-        self.places.forget(frame.key.queue_id, frame.key.partition);
-        let rest = state.outbox.take_all();
-        {
-            let mut state = fallback.lock();
-            if !state.closed {
-                state.outbox.put_back(correlation, frame, error, now);
-            } else {
-                frame.fail(&error);
-            }
-        }
-        fallback.adopt(rest);
-        fallback.work();
-    }
-
-    /// The connection takes no more new work.
-    pub(super) fn drains(&self, cause: String) {
-        let mut state = self.lock();
-        self.node.store(0, Ordering::Release);
-        state.phase = Phase::Draining {
-            since: Instant::now(),
-            cause,
-        };
-        self.hand_over(&mut state);
-    }
-
     /// A connection stands: new work flows.
     pub(super) fn came_up(&self, granted: Granted) -> u64 {
         let connection = self.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
         let mut state = self.lock();
         state.phase = Phase::Up;
         state.window_bytes = granted.window_bytes as usize;
+        state.stuck.left = false;
         state.unanswered_bytes = 0;
         self.connection.store(connection, Ordering::Release);
         self.node.store(granted.node, Ordering::Release);

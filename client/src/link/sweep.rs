@@ -17,6 +17,9 @@ use crate::{
 /// Pace while something waits: a deadline is noticed at most this late.
 const BUSY_PACE: Duration = Duration::from_millis(25);
 
+/// Why one of several servers is left.
+const STUCK_CAUSE: &str = "it puts everything off: it may be cut off from the other nodes";
+
 impl Shared {
     /// Gives up what is past its deadline. Ends, with the cause, when the
     /// connection that stands has to be given up.
@@ -67,6 +70,10 @@ impl Shared {
         }
         if again {
             self.wake.notify_one();
+        }
+        let elsewhere = self.servers.len() > 1 && matches!(state.phase, Phase::Up);
+        if elsewhere && state.stuck.is_over(now) {
+            self.node_leaves(&mut state, STUCK_CAUSE.to_owned());
         }
         let cause = match &state.phase {
             Phase::Down { .. } => None,
