@@ -267,6 +267,7 @@ async fn a_group_waits_for_a_node_that_is_gone_until_it_is_forgotten() {
         "1500ms",
     ];
     assert_refused(&one.cli(&order), "waits for node 3");
+    assert_eq!(status(one)["recoveries"][0]["accepts_loss"], true);
 
     let forget = ["cluster", "forget", "3", "--yes"];
     assert_done(&one.cli(&forget), "node 3 is forgotten");

@@ -81,11 +81,18 @@ fn missing(node: u32, gathered: &Gathered) -> String {
         let mut seen = status.nodes.iter().filter(|seen| seen.node == node);
         seen.any(|seen| seen.unlinked_shards.len() < usize::from(status.shards))
     };
-    let answered: Vec<String> = gathered.nodes.keys().map(u32::to_string).collect();
-    match gathered.nodes.values().any(|status| is_linked(&status)) {
-        true => "linked, did not answer".to_owned(),
-        false => format!("NOT LINKED to {}", on_nodes(&answered)),
+    let numbers = |those: &mut dyn Iterator<Item = &NodeStatus>| -> Vec<String> {
+        those.map(|status| status.node.to_string()).collect()
+    };
+    let all = gathered.nodes.values();
+    let linked = numbers(&mut all.clone().filter(is_linked));
+    if linked.is_empty() {
+        return format!("NOT LINKED to {}", on_nodes(&numbers(&mut all.clone())));
     }
+    let who = format!("node {node}");
+    let asked = gathered.unanswered.iter().any(|(asked, _)| *asked == who);
+    let what = if asked { "did NOT ANSWER" } else { "not asked" };
+    format!("linked to {}, {what}", on_nodes(&linked))
 }
 
 fn on_shards(what: &str, shards: &[u16]) -> String {

@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_header_is_these_bytes() {
-        let mut expected = b"TDGN\x01\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
+        let mut expected = b"TDGN\x02\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
         expected.extend_from_slice(&[5, 0, 0, 0, 2, 0, 0, 0]);
         expected.extend_from_slice(&[7; 16]);
         assert_eq!(HEADER.encode().as_slice(), expected);
@@ -303,7 +303,7 @@ mod tests {
             changed(3, b'T'),
             Err(NodeFrameError::Magic { .. })
         ));
-        assert_eq!(changed(4, 2), Err(NodeFrameError::Version { found: 2 }));
+        assert_eq!(changed(4, 1), Err(NodeFrameError::Version { found: 1 }));
         assert_eq!(changed(6, 99), Err(NodeFrameError::Kind(99)));
         assert_eq!(changed(7, 1), Err(NodeFrameError::Reserved));
         assert_eq!(changed(13, 1), Err(NodeFrameError::Reserved));
