@@ -3,7 +3,9 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use argh::FromArgs;
-use client::{Batch, Client, Confirm, Confirmed, Error, ErrorCode, Publisher, Reason, Record};
+use client::{
+    Batch, Client, Confirm, Confirmed, Error, ErrorCode, ProducerId, Publisher, Reason, Record,
+};
 use serde::Serialize;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -29,7 +31,8 @@ const PIPELINE: usize = 16 * 1024;
     help_triggers("-h", "--help"),
     note = "Without RECORD and --file, each line of standard input is one record; they are\n\
             pipelined. Nothing more is sent after the first that fails. A record that was sent\n\
-            and lost its connection is reported as unknown: it may have been stored.\n\
+            and lost its connection is reported as unknown: it may have been stored. With several\n\
+            servers it is sent to the next again instead, until its deadline, and stored once.\n\
             A record that starts with a dash goes behind two dashes: publish NAME -- -x"
 )]
 pub struct Publish {
@@ -77,21 +80,30 @@ impl Publish {
     }
 
     pub fn run(self) -> ExitCode {
-        let server = self.server.clone();
-        session::run(&server, self.json, |client, out| publish(client, out, self))
+        let named = self.server.clone();
+        let several = session::servers(&named).addresses().len() > 1;
+        session::run(&named, self.json, |client, out| {
+            publish(client, out, several, self)
+        })
     }
 }
 
 /// When nothing else is said: the client's own default.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-async fn publish(client: Client, mut out: Output, args: Publish) -> Result<(), Failure> {
+async fn publish(
+    client: Client,
+    mut out: Output,
+    several: bool,
+    args: Publish,
+) -> Result<(), Failure> {
     let feeder = Feeder {
         client: &client,
         name: &args.name,
         durable: args.durable,
         deadline: args.deadline.unwrap_or(DEADLINE),
         key: args.key.as_deref().unwrap_or_default().as_bytes(),
+        several,
     };
     let publisher = Patience::within(feeder.deadline)
         .ask(|| feeder.publisher(feeder.deadline))
@@ -142,12 +154,19 @@ struct Feeder<'a> {
     durable: bool,
     deadline: Duration,
     key: &'a [u8],
+    /// There is another node to learn from what became of a record whose connection
+    /// was lost: it is sent again there, and stored once.
+    several: bool,
 }
 
 impl Feeder<'_> {
     async fn publisher(&self, deadline: Duration) -> Result<Publisher, Error> {
         let publisher = self.client.publisher(self.name).await?;
-        Ok(publisher.durable(self.durable).deadline(deadline))
+        let publisher = publisher.durable(self.durable).deadline(deadline);
+        Ok(match self.several {
+            true => publisher.idempotent(ProducerId::random()),
+            false => publisher,
+        })
     }
 
     /// Each line is a record. The first of each partition go one by one, since

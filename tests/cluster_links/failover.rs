@@ -3,6 +3,8 @@
 use std::{
     collections::BTreeSet,
     future::Future,
+    io::Write,
+    process::Stdio,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -198,6 +200,48 @@ fn a_command_uses_the_first_node_that_answers() {
     for node in nodes.iter_mut().skip(1) {
         node.take().unwrap().kill();
     }
+}
+
+/// F13: lines published through several nodes are each confirmed and stored once,
+/// though the leader dies in the middle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f13_a_command_with_several_nodes_knows_every_outcome() {
+    const LINES: usize = 400;
+    let net = Net::new(3);
+    let mut nodes = start(&net, 1);
+    let all = servers(&net, 1);
+    let client = quick().connect(&all).await.unwrap();
+    declare(&client).await;
+    let leader = served(|| client.info("orders")).await.queue.leaders[0];
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["publish", "orders", "--server", &all.join(",")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let feeder = std::thread::spawn(move || {
+        for number in 0..LINES {
+            writeln!(stdin, "{number}").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let started = Instant::now();
+    while served(|| client.info("orders")).await.totals().published < 50 {
+        assert!(started.elapsed() < PATIENCE);
+    }
+    let dies = leader as usize - 1;
+    nodes[dies].take().unwrap().kill();
+    let ended = tokio::task::spawn_blocking(move || child.wait_with_output());
+    let output = soon("its end", ended).await.unwrap().unwrap();
+    feeder.join().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let confirms = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(confirms.lines().count(), LINES);
+    let stored = served(|| client.info("orders")).await.totals().published;
+    assert_eq!(stored, LINES as u64);
 }
 
 /// Nobody there: the sentence names everyone who was asked.
