@@ -159,7 +159,8 @@ fn status_says_who_is_gone_and_what_is_tolerated_still() {
 
 #[test]
 fn a_lone_node_has_a_status_and_takes_no_orders() {
-    let lone = Home::new(1).short_segments().start();
+    let home = Home::new(1).short_segments();
+    let lone = home.start();
     let output = lone.cli(&["cluster", "status"]);
     assert_done(&output, "33 groups, all led; one copy of everything");
     let json = status(&lone);
