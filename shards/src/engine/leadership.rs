@@ -52,8 +52,18 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let passed = (now - self.timers.tick_ms) / TICK_MS + 1;
         self.timers.tick_ms += passed * TICK_MS;
+        self.timers.ticks += 1;
+        // All groups led here send their heartbeats in one frame: two ticks at every
+        // second one, whenever each was elected.
+        let of_leaders = 2 * (self.timers.ticks % 2);
         for slot in self.groups.values_mut() {
-            slot.group.tick();
+            let ticks = match slot.group.is_leader() {
+                true => of_leaders,
+                false => 1,
+            };
+            for _ in 0..ticks {
+                slot.group.tick();
+            }
             slot.group.set_reluctant(self.leads_nothing);
             if self.draining || self.leads_nothing {
                 slot.resign(now);

@@ -55,6 +55,8 @@ pub(super) struct Timers {
     pub reading: Vec<PartitionKey>,
     /// The next tick of groups with several replicas.
     pub tick_ms: u64,
+    /// How many there were.
+    pub ticks: u64,
     /// Recoveries to ask group 0 for again.
     pub recover_again: Vec<(u16, GroupId, u32, PeerId)>,
 }
@@ -67,6 +69,7 @@ impl Timers {
             deadline_look_ms: 0,
             reading: Vec::new(),
             tick_ms: 0,
+            ticks: 0,
             recover_again: Vec::new(),
         }
     }

@@ -241,7 +241,7 @@ impl Cluster {
     /// copied or is an old copy. Known from what was linked in this process's life, and
     /// from group 0.
     pub(super) fn claim(self: &Arc<Self>, hello: &NodeHello) -> Result<Claim, Refusal> {
-        self.check_recorded(hello)?;
+        let recorded = self.check_recorded(hello);
         let key = (hello.from, hello.shard);
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let other = logs.iter().any(|((node, _), log)| {
@@ -254,6 +254,7 @@ impl Cluster {
             );
             return Err(Refusal::new(RefusalCode::Duplicate, reason));
         }
+        recorded?;
         let same = logs.get(&key).filter(|log| log.open.cookie == hello.cookie);
         if let Some(known) = same {
             check(known.open, key, open_of(hello))?;
