@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use argh::FromArgs;
-use client::{Client, DeclareOptions, Mode, PeekOptions, PeekedRecord};
+use client::{Client, Copies, DeclareOptions, Mode, PeekOptions, PeekedRecord};
 use serde::Serialize;
 
 use super::{
@@ -61,6 +61,11 @@ struct Declare {
     /// a new queue: 30s
     #[argh(option, arg_name = "dur", from_str_fn(parse_positive))]
     lease: Option<Duration>,
+
+    /// on how many nodes a record has to be before it is confirmed: majority,
+    /// all, or a number; default for a new queue: majority
+    #[argh(option, arg_name = "w", from_str_fn(parse_copies))]
+    copies: Option<Copies>,
 
     /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
     /// the other, are nodes of one cluster: any that answers
@@ -183,6 +188,19 @@ fn parse_partitions(text: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("{text:?} is no number from 1 to {most}"))
 }
 
+fn parse_copies(text: &str) -> Result<Copies, String> {
+    match text {
+        "majority" => Ok(Copies::Majority),
+        "all" => Ok(Copies::All),
+        number => number
+            .parse()
+            .ok()
+            .filter(|count| (1..=254).contains(count))
+            .map(Copies::Exactly)
+            .ok_or_else(|| format!("{text:?} is neither majority, all nor a number above 0")),
+    }
+}
+
 /// A duration above zero.
 pub fn parse_positive(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text)?;
@@ -238,6 +256,9 @@ async fn declare(client: Client, mut out: Output, args: Declare) -> Result<(), F
     }
     if let Some(lease) = args.lease {
         options = options.lease(lease);
+    }
+    if let Some(copies) = args.copies {
+        options = options.copies(copies);
     }
     let declared = Patience::new()
         .ask(|| client.declare(options.clone()))

@@ -210,7 +210,7 @@ fn a_second_directory_and_a_copy_of_a_directory_are_refused() {
         .data_at(&beside)
         .with(&format!("node_listen = \"{}\"", nowhere.address(2)));
     let copy = copy.start();
-    await_said(&one, "a copy of the directory is in use", 1);
+    await_said(&one, "this is a copy of the directory", 1);
     await_said(&copy, "refuses this node: the log of node 2", 1);
     await_said(&server, "node 1 is linked", 1);
     assert_eq!(said(&one, "node 2 is not linked"), 1);

@@ -273,7 +273,7 @@ async fn a_wiped_and_a_rolled_back_directory_are_refused_after_everybody_was_sta
     let [one, two, three] = <[Home; 3]>::try_from(homes).ok().unwrap();
     let (one, two) = (Node::start(one), Node::start(two));
     let rolled_back = Node::start(net.home(3, 1).data_at(&old));
-    await_said(&rolled_back, "a copy of the directory is in use", 1);
+    await_said(&rolled_back, "this is a copy of the directory", 1);
     rolled_back.kill();
     let wiped = Node::start(net.home(3, 1));
     await_said(&wiped, "another data directory has been this node's", 1);

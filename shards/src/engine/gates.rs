@@ -140,6 +140,9 @@ pub(super) struct GroupSlot {
     pub changed: Option<At>,
     /// Since when this leader takes no publishes, to hand over; server time.
     pub resigning: Option<u64>,
+    /// Not again before this time, and how long the next pause is, in ms.
+    pub resign_from_ms: u64,
+    pub resign_pause_ms: u64,
     /// A learner, and the entry up to which it is to be durable.
     pub catch_up: Option<(u64, u64)>,
     /// The last entry that asked followers to sync, and nothing else.
@@ -168,6 +171,8 @@ impl GroupSlot {
             replaced: BTreeMap::new(),
             changed: None,
             resigning: None,
+            resign_from_ms: 0,
+            resign_pause_ms: 0,
             catch_up: None,
             demanded: 0,
             ahead_ms: 0,

@@ -44,7 +44,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// The replica goes on under its new name: with what survived, or with nothing if
     /// what it reported durable is in doubt.
     pub(super) fn open_rejoined(&mut self, group: GroupId, peer: PeerId) {
-        let Some(mut recovered) = self.awaiting_recovery.remove(&group.0) else {
+        let Some(mut recovered) = self.awaiting_recovery.get(&group.0).cloned() else {
             return;
         };
         if !recovered.state.keeps_reported {
@@ -55,7 +55,9 @@ impl<B: BatchBuffer> Engine<B> {
         }
         recovered.state.peer = peer;
         recovered.state.vote = 0;
+        // Where the log has no room for it now it waits on, and is tried again.
         if let Some(node) = self.open_announced(group, &recovered) {
+            self.awaiting_recovery.remove(&group.0);
             self.groups.insert(group.0, GroupSlot::new(node));
             self.notices.push(Notice::Rejoined { group: group.0 });
         }

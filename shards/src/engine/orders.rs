@@ -365,7 +365,14 @@ fn is_done(state: &MetaState, command: &MetaCommand) -> bool {
     };
     let over = history.generation > generation;
     match command {
-        MetaCommand::Rejoin { retired_peer, .. } => history.replaced.contains_key(retired_peer),
+        MetaCommand::Rejoin {
+            retired_peer,
+            harmed,
+            ..
+        } => {
+            let named = history.replaced.contains_key(retired_peer);
+            named && (!harmed || history.harmed.contains(retired_peer))
+        }
         MetaCommand::Promoting { peer, .. } => {
             over || history.collecting.is_some()
                 || history.promoted.contains(peer)

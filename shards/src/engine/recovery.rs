@@ -218,15 +218,13 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         let rest = slot.group.rest_of_history();
-        for entry in &rest {
-            self.apply(id, entry);
-        }
-        let Some(slot) = self.groups.get(&id) else {
-            return;
-        };
         let peer = PeerId(history.newest_peer);
         let recovered = slot.group.begun_anew(history.generation, peer);
+        // Where the log has no room for it now it is tried again: nothing is applied before.
         if let Some(node) = self.open_announced(group, &recovered) {
+            for entry in &rest {
+                self.apply(id, entry);
+            }
             self.groups.insert(id, GroupSlot::new(node));
             self.notices.push(Notice::Problem(format!(
                 "group {id}: its generation {} begins from what this node holds",

@@ -18,7 +18,12 @@ impl GroupSlot {
     /// Begins to resign, if somebody can take over.
     pub(super) fn resign(&mut self, now: u64) {
         if self.group.is_leader() && self.group.successor().is_some() {
-            self.resigning = self.resigning.or(Some(now));
+            // Where every node is drained leadership comes back: not for ever at once.
+            if self.resigning.is_none() && now >= self.resign_from_ms {
+                self.resign_pause_ms = (2 * self.resign_pause_ms).clamp(1_000, 60_000);
+                self.resign_from_ms = now + self.resign_pause_ms;
+                self.resigning = Some(now);
+            }
         } else {
             self.resigning = None;
         }

@@ -112,7 +112,8 @@ impl MetaState {
         let answered = |peer: &u64| answers.values().any(|answer| answer.peer == *peer);
         let trusted = self.trusted(group, nodes);
         let of: Vec<u64> = trusted.into_iter().filter(|peer| !answered(peer)).collect();
-        let kept = |answer: &&Answer| answer.counts || removed(Rule::R6Kept);
+        let loss = collecting.accepts_loss;
+        let kept = |answer: &&Answer| answer.counts || loss || removed(Rule::R6Kept);
         let counting = answers.values().filter(kept);
         let missing = self
             .answers_needed(group, nodes, collecting)
@@ -157,6 +158,9 @@ impl MetaState {
     pub(super) fn rejoin(&mut self, group: u32, retired_peer: u64, harmed: bool) -> MetaOutcome {
         let next_join = self.next_join;
         let history = self.history(group);
+        if harmed {
+            history.harmed.insert(retired_peer);
+        }
         if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
             return MetaOutcome::Replaced { new_peer };
         }
@@ -168,9 +172,6 @@ impl MetaState {
         }
         let new_peer = peer_id(peer_node(retired_peer), next_join);
         history.retired.insert(retired_peer);
-        if harmed {
-            history.harmed.insert(retired_peer);
-        }
         history.replaced.insert(retired_peer, new_peer);
         self.next_join += u64::from(!again);
         MetaOutcome::Replaced { new_peer }
@@ -212,8 +213,9 @@ impl MetaState {
 
     /// An answer to an order that stands; the last of a node counts.
     pub(super) fn answered(&mut self, group: u32, generation: u32, answer: Answer) -> MetaOutcome {
+        let gone = self.forgotten.contains(&peer_node(answer.peer));
         let history = self.history(group);
-        let current = history.generation == generation;
+        let current = history.generation == generation && !gone;
         match history.collecting.as_mut().filter(|_| current) {
             Some(collecting) => {
                 collecting.answers.insert(peer_node(answer.peer), answer);
@@ -268,9 +270,15 @@ impl MetaState {
         MetaOutcome::History { group }
     }
 
-    /// A node that an operator gave up: nobody waits for its answers any more.
+    /// A node that an operator gave up: nobody waits for its answers any more, and what
+    /// it answered is gone with it.
     pub(super) fn forget(&mut self, node: u32) -> MetaOutcome {
         self.forgotten.insert(node);
+        for history in self.groups.values_mut() {
+            if let Some(collecting) = &mut history.collecting {
+                collecting.answers.remove(&node);
+            }
+        }
         MetaOutcome::Noted
     }
 
@@ -370,11 +378,14 @@ mod tests {
             generation: 1,
             accepts_loss: true,
         });
-        let enough = Collected::Enough {
-            winner: founder(3),
-            all: false,
-        };
-        assert_eq!(state.collected(4, &NODES), Some(enough));
+        let enough = |winner| Some(Collected::Enough { winner, all: false });
+        // The longest of what there is.
+        assert_eq!(state.collected(4, &NODES), enough(peer_id(1, 2)));
+        // What a forgotten node answered is gone with it.
+        state.apply(&MetaCommand::Forget { node: 1 });
+        assert_eq!(state.collected(4, &NODES), enough(founder(3)));
+        state.apply(&answered(peer_id(1, 2), (9, 99), true));
+        assert_eq!(state.collected(4, &NODES), enough(founder(3)));
     }
 
     #[test]

@@ -33,11 +33,11 @@ impl fmt::Display for Contradiction {
             ),
             Contradiction::RolledBack { known, says } => write!(
                 f,
-                "it was opened {known} times already and says {says}: an old copy of the directory"
+                "it was opened {known} times already and says {says}: this is an old copy of the directory"
             ),
             Contradiction::Cloned { counter } => write!(
                 f,
-                "it was opened for the {counter}th time by two processes: a copy of the directory is in use"
+                "another process has opened it as often, {counter} times: this is a copy of the directory, or another is in use"
             ),
         }
     }
