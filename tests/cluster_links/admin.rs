@@ -229,10 +229,14 @@ async fn a_group_waits_for_a_node_that_is_gone_until_it_is_forgotten() {
     let first = nodes[0].as_ref().unwrap().client_with(quick()).await;
     declare(&first, "clicks", Mode::Buffered).await;
     publish(&first, "clicks").await;
-    let weak = weak_group(&await_status(nodes[0].as_ref().unwrap(), "weak", |now| {
-        list(&now["groups"])
-            .iter()
-            .any(|group| group["replicas"][0]["answers_at"] == "written")
+    // On every node: one that does not know yet remembers all that it answered.
+    let one = nodes[0].as_ref().unwrap();
+    let weak = weak_group(&await_status(one, "one group answers at written", |now| {
+        list(&now["groups"]).iter().any(|group| {
+            let replicas = list(&group["replicas"]);
+            let weak = |replica: &Value| replica["answers_at"] == "written";
+            replicas.len() == 3 && replicas.iter().all(weak)
+        })
     }));
     let mut homes: Vec<Home> = nodes
         .iter_mut()
