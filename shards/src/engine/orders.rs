@@ -278,12 +278,21 @@ impl<B: BatchBuffer> Engine<B> {
             return false;
         };
         let nodes = &self.config.nodes;
-        let mut voters = meta.state.voters_ever(group, nodes).into_iter();
-        if !voters.any(|peer| meta.state.is_retired(group, peer)) {
+        let trusted = meta.state.trusted(group, nodes);
+        let voters = meta.state.voters_ever(group, nodes);
+        if !voters
+            .iter()
+            .any(|peer| meta.state.is_retired(group, *peer))
+        {
             return false;
         }
         let without = self.without_leader(group, history.generation);
-        without > nodes.len() - majority(nodes.len())
+        // Where those who remember could elect if they met, it is only lost if all of them
+        // are here and do not (`R6-trigger`); a node that is down may come back.
+        match trusted.len() < majority(nodes.len()) {
+            true => without > nodes.len() - majority(nodes.len()),
+            false => without == nodes.len(),
+        }
     }
 
     /// So many nodes said lately that they know no leader of the group's generation.

@@ -22,7 +22,6 @@ use crate::{
     mutation::{removed, Rule},
     state::meta::{Answer, GroupHistory, MetaCommand, MetaState},
 };
-use wire::vocabulary::Boundary;
 
 /// Between two times that a replica says it knows no leader, in ms.
 const SAY_MS: u64 = 500;
@@ -152,8 +151,8 @@ impl<B: BatchBuffer> Engine<B> {
         let (now, grace) = (self.server_ms, self.config.recovery_grace_ms);
         let mut without: Vec<(u32, u32)> = Vec::new();
         for (id, slot) in &self.groups {
-            let weak = slot.group.answers_at() == Boundary::Written;
-            if weak
+            // Whatever it answers at itself: it may be behind the weakening entry.
+            if slot.group.is_replicated()
                 && !slot.group.is_stopped()
                 && slot.group.leader().is_none()
                 && !slot.group.is_leader()
