@@ -308,7 +308,9 @@ impl Group {
     /// The replica that leads, as far as this one knows.
     pub fn leader(&self) -> Option<PeerId> {
         let leader = self.raft.raft.leader_id;
-        (leader != 0 && !self.is_fenced()).then_some(PeerId(leader))
+        // A learner never stands for election, and so never forgets a leader that is gone.
+        let silent = !self.is_leader() && self.raft.raft.election_elapsed >= 2 * ELECTION_TICKS;
+        (leader != 0 && !silent && !self.is_fenced()).then_some(PeerId(leader))
     }
 
     pub(super) fn store(&self) -> &GroupStorage {
