@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use wire::{
     error::{ErrorCode, Outcome},
     message::GoingAway,
+    vocabulary::Boundary,
 };
 
 use super::{
@@ -25,6 +26,7 @@ use crate::{
     group::{GroupId, TICK_MS},
     io::BatchBuffer,
     mutation::{removed, Rule},
+    state::command::Command,
 };
 
 const MOVED: &str =
@@ -102,6 +104,16 @@ impl<B: BatchBuffer> Engine<B> {
         if before.is_some() {
             self.deposed.push(id);
             self.step_down(id);
+        }
+        // A start takes a group for weakened whose entry it finds, though that may never
+        // have been committed: then the others have to learn it, or they would not report
+        // what is durable and the barrier would wait for ever.
+        let weak = self
+            .groups
+            .get(&id)
+            .is_some_and(|slot| slot.leads() && slot.group.answers_at() == Boundary::Written);
+        if weak {
+            self.propose_to_group(GroupId(id), &Command::Weaken);
         }
         if leads.is_some() && removed(Rule::LeaderBarrier) {
             self.began_serving(id);
