@@ -244,6 +244,13 @@ impl<B: BatchBuffer> Engine<B> {
         let Collected::Enough { winner, all } = collected else {
             return None;
         };
+        // The generation begins from a node that is here: of one that answered and is gone
+        // since nobody knows whether it comes back, and the others give up theirs.
+        let here = |peer: &u64| {
+            let node = PeerId(*peer).node();
+            node == self.config.node || self.links.is_up(node)
+        };
+        let winner = state.as_long_as(group, winner).into_iter().find(here)?;
         let waited = self.orders.enough.get(&group).copied();
         let late =
             waited.is_some_and(|since| since + self.config.recovery_grace_ms <= self.server_ms);

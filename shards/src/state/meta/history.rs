@@ -139,6 +139,21 @@ impl MetaState {
         })
     }
 
+    /// Replicas whose answer says the same as the winner's, and counts as it does.
+    pub fn as_long_as(&self, group: u32, winner: u64) -> Vec<u64> {
+        let history = self.group(group);
+        let collecting = history.and_then(|history| history.collecting.as_ref());
+        let answers = || collecting.into_iter().flat_map(|it| it.answers.values());
+        let Some(won) = answers().find(|answer| answer.peer == winner) else {
+            return Vec::new();
+        };
+        let same = |answer: &&Answer| {
+            let last = (answer.last_term, answer.last_index);
+            last == (won.last_term, won.last_index) && answer.counts >= won.counts
+        };
+        answers().filter(same).map(|answer| answer.peer).collect()
+    }
+
     /// E - majority + 1 answers meet every majority. Where fewer ever voted in the
     /// generation (it is still being rebuilt), all of those do, too.
     fn answers_needed(&self, group: u32, nodes: &[u32], collecting: &Collecting) -> usize {
@@ -348,6 +363,11 @@ mod tests {
             all: true,
         };
         assert_eq!(state.collected(4, &NODES), Some(enough));
+        assert_eq!(state.as_long_as(4, peer_id(1, 2)), [peer_id(1, 2)]);
+        // Another that says the same may begin the generation as well.
+        state.apply(&answered(peer_id(2, 3), (3, 9), true));
+        let both = [peer_id(1, 2), peer_id(2, 3)];
+        assert_eq!(state.as_long_as(4, peer_id(1, 2)), both);
     }
 
     #[test]
