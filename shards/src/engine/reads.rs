@@ -15,6 +15,8 @@ use crate::{
 };
 
 /// Least bytes one read asks for: neighbours of a record are wanted next.
+/// Room for what is larger than the cache is kept for so long after it was wanted, in ms.
+const STRETCH_MS: u64 = 1_000;
 const CHUNK_BYTES: u64 = 256 << 10;
 /// Direct reads start and end on this.
 const ALIGN: u64 = 4096;
@@ -66,6 +68,9 @@ pub(super) struct ReadCache {
     chunks: VecDeque<Chunk>,
     held: u64,
     limit: u64,
+    /// Something larger than the limit is being read, piece by piece: room for it, or its
+    /// pieces would drive each other out for ever. Until this server time, in ms.
+    stretch: (u64, u64),
     pending: Vec<Pending>,
     wanted: Vec<Pending>,
     failed: Vec<Failed>,
@@ -80,6 +85,7 @@ impl ReadCache {
             chunks: VecDeque::new(),
             held: 0,
             limit,
+            stretch: (0, 0),
             pending: Vec::new(),
             wanted: Vec::new(),
             failed: Vec::new(),
@@ -178,10 +184,20 @@ impl ReadCache {
         });
     }
 
+    /// What is read takes so many bytes in all.
+    fn make_room(&mut self, bytes: u64, now_ms: u64) {
+        if bytes > self.limit {
+            self.stretch = (self.stretch.0.max(bytes), now_ms + STRETCH_MS);
+        } else if self.stretch.1 < now_ms {
+            self.stretch.0 = 0;
+        }
+    }
+
     fn keep(&mut self, chunk: Chunk) {
         self.held += chunk.bytes.len() as u64;
         self.chunks.push_back(chunk);
-        while self.held > self.limit && self.chunks.len() > 1 {
+        let limit = self.limit.max(self.stretch.0);
+        while self.held > limit && self.chunks.len() > 1 {
             let Some(old) = self.chunks.pop_front() else {
                 break;
             };
@@ -229,12 +245,15 @@ impl<B: BatchBuffer> Engine<B> {
             return true;
         }
         let mut missing = Vec::new();
+        let mut room = u64::from(len);
         let reads = &self.reads;
         pieces(&self.log, location, len, &mut |piece| {
+            room += CHUNK_BYTES + 2 * ALIGN;
             if reads.find(&piece).is_none() {
                 missing.push(piece);
             }
         });
+        self.reads.make_room(room, self.server_ms);
         for piece in &missing {
             let (written_end, file_bytes) = self.extent_of(piece.file);
             let now_ms = self.server_ms;
