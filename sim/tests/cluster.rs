@@ -54,3 +54,13 @@ fn three_nodes_keep_what_they_confirmed_on_two() {
     }
     assert!(confirmed > 1000, "{confirmed} confirmed");
 }
+
+/// Seeds that found that a group stayed without service after power cuts of many nodes: a
+/// learner that never forgot its dead leader, a recovery that waited for a replica which had
+/// all but was not promoted yet.
+#[test]
+fn a_group_goes_on_after_power_cuts_of_any_nodes() {
+    for (seed, nodes) in [(4025, 3), (4074, 5)] {
+        run_or_panic(seed, "ruin", nodes);
+    }
+}

@@ -523,6 +523,14 @@ impl Group {
         Ok(self.last_end)
     }
 
+    fn append_kept_state<B: BatchBuffer>(
+        &mut self,
+        log: &mut LogWriter<B>,
+    ) -> Result<LogPosition, GroupError> {
+        self.keeps_reported = true;
+        self.append_own_state(log)
+    }
+
     pub(super) fn forget_pending(&mut self) {
         self.pending.clear();
     }
@@ -889,7 +897,12 @@ impl Group {
         self.draw_timeout();
         while stepped.is_ok() && self.pump(log, outcome) == Ok(true) {}
         self.installing = None;
-        self.last_applied() == (id.index, id.index_term)
+        let installed = self.last_applied() == (id.index, id.index_term);
+        if installed && !self.keeps_reported {
+            // Everything that was confirmed by then is here: its answer counts again.
+            self.keeps_reported = self.append_kept_state(log).is_ok();
+        }
+        installed
     }
 
     fn restore<B: BatchBuffer>(
