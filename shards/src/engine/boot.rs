@@ -16,7 +16,7 @@ use super::{
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     room::Room,
-    snapshot::{Piece, Staged},
+    snapshot::{drop_partitions, Piece, Staged},
     turn::Timers,
     types::{EngineConfig, Memory, Notice, ShardMessage},
     upkeep::{PackFile, RestoreFailure, Restored, Scrub, Upkeep},
@@ -200,15 +200,7 @@ impl Boot {
         if begins {
             self.commit_held(group, state.commit)?;
         } else {
-            let ended = |slot: &PartitionSlot| slot.group == GroupId(group);
-            let index_bytes = &mut self.index_bytes;
-            self.partitions.retain(|_, slot| {
-                let stays = !ended(slot);
-                if !stays {
-                    *index_bytes = index_bytes.saturating_sub(slot.accounted_bytes);
-                }
-                stays
-            });
+            drop_partitions(GroupId(group), &mut self.partitions, &mut self.index_bytes);
             self.covered.insert(group, 0);
             if group == GroupId::META.0 {
                 self.meta = MetaState::new(self.config.place.data_groups());

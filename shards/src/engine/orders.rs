@@ -110,7 +110,7 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn leads_meta(&self) -> bool {
-        let meta = self.groups.get(&GroupId::META.0);
+        let meta = self.groups.get(&META);
         meta.is_some_and(|slot| slot.leads() && slot.serving)
     }
 
@@ -130,7 +130,7 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn output_to_meta_leader(&mut self) -> Option<&mut Vec<u8>> {
-        let meta = self.groups.get(&GroupId::META.0)?;
+        let meta = self.groups.get(&META)?;
         let leader = meta.group.leader()?;
         self.links.output(leader.node())
     }

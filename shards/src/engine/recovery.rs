@@ -13,6 +13,7 @@
 use super::{
     core::Engine,
     gates::GroupSlot,
+    snapshot::drop_partitions,
     types::{Notice, ShardMessage},
 };
 use crate::{
@@ -100,12 +101,13 @@ impl<B: BatchBuffer> Engine<B> {
     /// What could not be followed when it was told.
     fn try_histories_again(&mut self) {
         let open = self.histories.iter().filter(|(id, history)| {
-            let Some(own) = self.own_state(**id) else {
-                return false;
+            // At every tick: without a copy of each replica's state.
+            let Some(slot) = self.groups.get(id) else {
+                return self.awaiting_recovery.contains_key(id);
             };
-            let stops = history.generation == own.generation && history.collecting.is_some();
-            let waits = self.awaiting_recovery.contains_key(id);
-            history.generation > own.generation || stops && !own.stopped || waits
+            let own = slot.group.generation();
+            let stops = history.generation == own && history.collecting.is_some();
+            history.generation > own || stops && !slot.group.is_stopped()
         });
         let open: Vec<(u32, Box<GroupHistory>)> =
             open.map(|(id, history)| (*id, history.clone())).collect();
@@ -240,11 +242,7 @@ impl<B: BatchBuffer> Engine<B> {
             return false;
         };
         self.awaiting_recovery.remove(&id);
-        for key in self.keys_of_group(id) {
-            if let Some(slot) = self.partitions.remove(&key) {
-                self.room.forget(slot.accounted_bytes);
-            }
-        }
+        drop_partitions(group, &mut self.partitions, &mut self.room.index_bytes);
         self.groups.insert(id, GroupSlot::new(node));
         if let Some(meta) = self.meta.as_mut().filter(|_| group == GroupId::META) {
             meta.state = MetaState::new(self.config.place.data_groups());

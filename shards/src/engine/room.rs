@@ -49,11 +49,6 @@ pub(super) struct Room {
 
 impl Room {
     /// For partitions that take so much memory.
-    /// A partition that took so many bytes is gone.
-    pub(super) fn forget(&mut self, bytes: u64) {
-        self.index_bytes = self.index_bytes.saturating_sub(bytes);
-    }
-
     pub(super) fn new(index_bytes: u64) -> Self {
         Room {
             index_bytes,

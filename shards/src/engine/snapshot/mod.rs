@@ -20,4 +20,4 @@ mod staged;
 pub(super) use piece::{installed as installed_piece, Piece};
 pub(super) use receive::Receiving;
 pub(super) use send::Sending;
-pub(super) use staged::Staged;
+pub(super) use staged::{drop_partitions, Staged};

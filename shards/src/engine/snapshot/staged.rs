@@ -103,18 +103,26 @@ impl Staged {
         partitions: &mut Map<PartitionKey, Box<PartitionSlot>>,
         index_bytes: &mut u64,
     ) {
-        let group = self.group;
-        partitions.retain(|_, slot| {
-            let stays = slot.group != group;
-            if !stays {
-                *index_bytes = index_bytes.saturating_sub(slot.accounted_bytes);
-            }
-            stays
-        });
+        drop_partitions(self.group, partitions, index_bytes);
         for mut slot in self.partitions {
             slot.machine.finish_replay();
             slot.account(index_bytes);
             partitions.insert(slot.key, Box::new(slot));
         }
     }
+}
+
+/// The group has no partitions here any more.
+pub(in crate::engine) fn drop_partitions(
+    group: GroupId,
+    partitions: &mut Map<PartitionKey, Box<PartitionSlot>>,
+    index_bytes: &mut u64,
+) {
+    partitions.retain(|_, slot| {
+        let stays = slot.group != group;
+        if !stays {
+            *index_bytes = index_bytes.saturating_sub(slot.accounted_bytes);
+        }
+        stays
+    });
 }
