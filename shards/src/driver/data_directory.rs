@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/lock       held by the running server; its text is that process's id
 //! DIR/identity   what the directory is; written once
+//! DIR/heard      of a cluster's node: what group 0 recorded of its starts
 //! DIR/creating   present until every log was made for the first time
 //! DIR/clean      present only after a clean stop
 //! DIR/shard-NN/  one log each
@@ -51,6 +52,8 @@ pub enum DirectoryError {
     Foreign { path: PathBuf },
     #[error("{path}/identity cannot be understood ({reason}); this directory belongs to another version or is damaged")]
     Identity { path: PathBuf, reason: String },
+    #[error("{path}/heard cannot be understood ({reason}); this directory belongs to another version or is damaged: replace what it has from the other nodes, do not delete the file")]
+    Heard { path: PathBuf, reason: String },
     #[error("the directory was created with {stored} shards and --shards asks for {asked}; the number of logs is fixed at creation: leave --shards away, or use a new directory")]
     Shards { stored: u16, asked: u16 },
     #[error("the directory belongs to node {stored} and this server is configured as node {asked}; use the directory of this node")]

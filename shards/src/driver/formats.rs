@@ -3,7 +3,7 @@
 
 use std::{path::Path, thread};
 
-use super::{data_directory::shard_directory, fs_disk::FsDisk, offline::clean_bytes};
+use super::{data_directory::shard_directory, fs_disk::FsDisk, lineage, offline::clean_bytes};
 use crate::{
     log::{self, SuperblockError},
     store::{self, CheckpointError, PackError, SectionsError},
@@ -37,6 +37,9 @@ impl Unfit {
 pub(super) fn check(data: &Path, shards: u16, is_new: bool) -> Result<(), Unfit> {
     let clean = clean_bytes(data).unwrap_or_default();
     log::check_clean_format(&clean).map_err(|other| Unfit::Format(other.to_string()))?;
+    if shards > 0 {
+        lineage::check(data, shards)?;
+    }
     thread::scope(|scope| {
         let looking: Vec<_> = (0..shards)
             .map(|shard| scope.spawn(move || check_shard(&shard_directory(data, shard), is_new)))

@@ -33,6 +33,7 @@ mod formats;
 pub mod fs_disk;
 mod helper;
 mod identity;
+mod lineage;
 mod links;
 mod listener;
 mod local_event;

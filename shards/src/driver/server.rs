@@ -20,6 +20,7 @@ use super::{
     fs_disk::FsDisk,
     helper::Helper,
     identity::{self, Identity},
+    lineage::Heard,
     links::{Cluster, ClusterOptions, MOST_STRANGERS},
     machine::{self, MachineError},
     mailbox::{mailboxes, Letter, Sender},
@@ -31,6 +32,7 @@ use crate::{
     engine::{EngineConfig, HelloFacts, Notice},
     io::DiskErrorKind,
     log::{LogOptions, SyncMethod},
+    state::meta::Lineage,
 };
 
 /// A start that neither serves nor reads a log for so long has hung: say so.
@@ -377,8 +379,7 @@ impl Launch<'_> {
         for (shard, (mail, heart)) in receivers.into_iter().zip(hearts).enumerate() {
             let shard = shard as u16;
             let bringup = Bringup {
-                config: self
-                    .engine_config(shard, cluster.as_ref().map_or(0, |cluster| cluster.nonce()))?,
+                config: self.engine_config(shard, cluster.as_deref())?,
                 hello: HelloFacts {
                     node: self.options.node,
                     shards,
@@ -424,7 +425,9 @@ impl Launch<'_> {
             return Ok(None);
         };
         let reports = self.reports.clone();
-        let made = Cluster::new(options, &self.directory.identity, reports);
+        let identity = &self.directory.identity;
+        let heard = Heard::begin(self.directory.path(), identity.place.shards)?;
+        let made = Cluster::new(options, identity, heard, reports);
         made.map(|cluster| Some(Arc::new(cluster)))
             .map_err(StartError::Thread)
     }
@@ -438,12 +441,17 @@ impl Launch<'_> {
         }
     }
 
-    fn engine_config(&self, shard: u16, nonce: u64) -> Result<EngineConfig, StartError> {
+    fn engine_config(
+        &self,
+        shard: u16,
+        cluster: Option<&Cluster>,
+    ) -> Result<EngineConfig, StartError> {
         Ok(EngineConfig {
             shard,
             node: self.options.node,
             cookie: self.directory.identity.cookie,
-            nonce,
+            nonce: cluster.map_or(0, Cluster::nonce),
+            lineage: cluster.map_or_else(Lineage::default, |cluster| cluster.lineage(shard)),
             nodes: match &self.options.cluster {
                 Some(cluster) => cluster.members(),
                 None => vec![self.options.node],

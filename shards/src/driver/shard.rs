@@ -244,7 +244,7 @@ impl Shard {
             Effect::NodeRefused { node, reason } => self.refuse_node(node, reason),
             Effect::LogKnown { node, open } => {
                 if let Some(links) = &self.parts.links {
-                    links.log_known(node, open);
+                    links.log_known(node, open, &self.parts.helper);
                 }
             }
             Effect::ToShard { shard, message } if shard == self.number => {

@@ -518,6 +518,7 @@ impl Boot {
                 cookie: self.config.cookie,
                 counter: log.open_counter(),
                 nonce: self.config.nonce,
+                lineage: self.config.lineage,
             };
             let opened = MetaCommand::Opened {
                 node: self.config.node,

@@ -7,7 +7,7 @@ use wire::frame::FrameHeader;
 use crate::{
     group::{GroupId, PeerId},
     log::{segment_name, IoFailure, LogEffect},
-    state::meta::{GroupHistory, MetaCommand, Open, QueueDeclaration},
+    state::meta::{GroupHistory, Lineage, MetaCommand, Open, QueueDeclaration},
     store::{pack_name, StoreDone, StoreJob},
 };
 
@@ -77,6 +77,8 @@ pub struct EngineConfig {
     /// Of the data directory, and of this start of the process; both random.
     pub cookie: u64,
     pub nonce: u64,
+    /// What the directory has heard of its log's opens.
+    pub lineage: Lineage,
     /// Every node of the cluster, this one included, ascending; this one alone: solo.
     pub nodes: Vec<u32>,
     pub place: ShardPlace,

@@ -143,6 +143,7 @@ impl World {
             node: number(node),
             cookie: 1,
             nonce: 1,
+            lineage: shards::state::meta::Lineage::default(),
             nodes: (0..self.nodes.len()).map(number).collect(),
             place: ShardPlace::spread(self.settings.data_groups, 1),
             start_wall_ms: sim.wall_ms(self.now_us),

@@ -254,6 +254,7 @@ impl World {
             node: 1,
             cookie: 1,
             nonce: 1,
+            lineage: shards::state::meta::Lineage::default(),
             nodes: vec![1],
             place: self.node.place(self.settings.data_groups),
             start_wall_ms: self.wall_ms(),

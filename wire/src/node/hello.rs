@@ -10,8 +10,11 @@
 //! 24  open counter   u64 LE   of the shard's log
 //! 32  nonce          u64 LE   of this start of the process
 //! 40  challenge      32 bytes of this connection
-//! 72  has a secret   u8       0 or 1
-//! 73  members        u8       then so many u32 LE, ascending
+//! 72  token          u64 LE   of the directory, until it is known to be recorded
+//! 80  last token     u64 LE   the one before, which was recorded
+//! 88  recorded       u64 LE   open counter of the last open known to be recorded
+//! 96  has a secret   u8       0 or 1
+//! 97  members        u8       then so many u32 LE, ascending
 //!     cluster name   the rest, 1 to 64 bytes
 //! ```
 
@@ -36,6 +39,10 @@ pub struct NodeHello {
     pub open_counter: u64,
     pub nonce: u64,
     pub challenge: [u8; CHALLENGE_BYTES],
+    /// What the directory has heard of its earlier opens: see the module head.
+    pub token: u64,
+    pub last_token: u64,
+    pub recorded: u64,
     pub has_secret: bool,
     /// Ascending.
     pub members: Vec<u32>,
@@ -62,6 +69,9 @@ impl NodeHello {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&self.challenge);
+        for word in [self.token, self.last_token, self.recorded] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
         out.push(u8::from(self.has_secret));
         let members = self.members.iter().take(MAX_MEMBERS);
         out.push(members.len() as u8);
@@ -88,6 +98,9 @@ impl NodeHello {
             open_counter: reader.u64()?,
             nonce: reader.u64()?,
             challenge: reader.array()?,
+            token: reader.u64()?,
+            last_token: reader.u64()?,
+            recorded: reader.u64()?,
             has_secret: match reader.u8()? {
                 0 => false,
                 1 => true,
@@ -129,6 +142,9 @@ mod tests {
             open_counter: 6,
             nonce: 7,
             challenge: [8; CHALLENGE_BYTES],
+            token: 9,
+            last_token: 10,
+            recorded: 4,
             has_secret: true,
             members: vec![1, 2, 3],
             cluster: "orders-1".to_owned(),
@@ -148,10 +164,10 @@ mod tests {
     #[test]
     fn values_that_none_may_have_are_refused() {
         let mut bytes = hello().encode();
-        bytes[72] = 2;
+        bytes[96] = 2;
         assert!(NodeHello::decode(&bytes).is_err());
         let mut bytes = hello().encode();
-        bytes[73] = 6;
+        bytes[97] = 6;
         assert!(NodeHello::decode(&bytes).is_err());
         for name in ["", "a b", "ä", "\u{1b}[2J", &"n".repeat(65)] {
             let cluster = name.to_owned();

@@ -21,10 +21,11 @@ use crate::{
     driver::{
         data_directory::random_bytes,
         identity::{Identity, Membership},
+        lineage::Heard,
         shard::Report,
     },
     engine::Notice,
-    state::meta::{Contradiction, Open},
+    state::meta::{Contradiction, Lineage, Open},
 };
 
 /// Connections on their way between shards, at most: those of one that is not up
@@ -93,6 +94,7 @@ pub(in crate::driver) struct Cluster {
     data_groups: u32,
     cookie: u64,
     nonce: u64,
+    heard: Heard,
 }
 
 /// What another node's log said of itself when it was linked.
@@ -108,9 +110,11 @@ impl Cluster {
     pub(in crate::driver) fn new(
         options: ClusterOptions,
         identity: &Identity,
+        heard: Heard,
         reports: flume::Sender<Report>,
     ) -> io::Result<Self> {
         Ok(Cluster {
+            heard,
             node: identity.node,
             root: Root::new(options.secret.as_ref().map(|secret| secret.0.as_slice())),
             options,
@@ -130,6 +134,26 @@ impl Cluster {
     /// Of this start of the process.
     pub(in crate::driver) fn nonce(&self) -> u64 {
         self.nonce
+    }
+
+    /// What this start says of what the directory has heard.
+    pub(in crate::driver) fn lineage(&self, log: u16) -> Lineage {
+        self.heard.of(log)
+    }
+
+    /// Group 0 knows of that open of one of this node's own logs. True when
+    /// [`Cluster::keep_heard`] should keep it.
+    pub(super) fn hear_own(&self, log: u16, open: Open) -> bool {
+        let own = open.cookie == self.cookie && open.nonce == self.nonce;
+        own && self.heard.note(log, open.counter)
+    }
+
+    /// Makes durable what this node has heard of itself; blocking.
+    pub(super) fn keep_heard(&self) {
+        if let Err(error) = self.heard.store() {
+            let text = format!("cannot note in the data directory that the cluster knows of this start ({error}); it is noted at the next one");
+            self.tell(0, Notice::Problem(text));
+        }
     }
 
     /// Group 0 knows of that open of a log. What is linked as that log is refused if it
@@ -170,6 +194,9 @@ impl Cluster {
             cookie: self.cookie,
             open_counter,
             nonce: self.nonce,
+            token: self.heard.of(shard).token,
+            last_token: self.heard.of(shard).last_token,
+            recorded: self.heard.of(shard).recorded,
             challenge: self.challenges.next(),
             has_secret: self.options.secret.is_some(),
             members: self.options.members(),
@@ -336,6 +363,11 @@ fn open_of(hello: &NodeHello) -> Open {
         cookie: hello.cookie,
         counter: hello.open_counter,
         nonce: hello.nonce,
+        lineage: Lineage {
+            token: hello.token,
+            last_token: hello.last_token,
+            recorded: hello.recorded,
+        },
     }
 }
 
@@ -346,7 +378,7 @@ fn check(known: Open, (node, shard): (u32, u16), open: Open) -> Result<(), Refus
     };
     let code = match contradiction {
         Contradiction::Foreign => RefusalCode::Duplicate,
-        Contradiction::RolledBack { .. } => RefusalCode::RolledBack,
+        Contradiction::RolledBack { .. } | Contradiction::Strayed { .. } => RefusalCode::RolledBack,
         Contradiction::Cloned { .. } => RefusalCode::Clone,
     };
     let reason = format!("the log of node {node}, shard {shard}: {contradiction}");
@@ -396,7 +428,9 @@ mod tests {
         };
         change(&mut options, &mut identity);
         let (reports, _) = flume::unbounded();
-        Arc::new(Cluster::new(options, &identity, reports).unwrap())
+        let directory = tempfile::tempdir().unwrap();
+        let heard = Heard::begin(directory.path(), identity.place.shards).unwrap();
+        Arc::new(Cluster::new(options, &identity, heard, reports).unwrap())
     }
 
     fn code(judged: Result<(), Refusal>) -> Option<RefusalCode> {
@@ -442,7 +476,9 @@ mod tests {
         drop(claim(&two.hello(1, 0, 5)).unwrap());
         let cloned = claim(&copy.hello(1, 0, 5)).err();
         assert_eq!(cloned, Some(RefusalCode::Clone));
-        drop(claim(&copy.hello(1, 0, 6)).unwrap());
+        let strayed = claim(&copy.hello(1, 0, 6)).err();
+        assert_eq!(strayed, Some(RefusalCode::RolledBack), "opened more often");
+        drop(claim(&two.hello(1, 0, 6)).unwrap());
         let old = claim(&two.hello(1, 0, 5)).err();
         assert_eq!(old, Some(RefusalCode::RolledBack));
         assert_eq!(

@@ -48,7 +48,7 @@ use refusals::{By, Who};
 use strangers::Strangers;
 pub(super) use strangers::MOST_STRANGERS;
 
-use super::shard::Shard;
+use super::{helper::Helper, shard::Shard};
 use crate::{engine::Notice, state::meta::Open};
 
 /// A node that was not linked so long after the start is mentioned.
@@ -190,8 +190,17 @@ impl Links {
             .tell(self.shard, Notice::Unlinked { node, reason });
     }
 
-    /// Group 0 knows of that open of a node's log: a link that contradicts it ends.
-    pub(super) fn log_known(&self, node: u32, open: Open) {
+    /// Group 0 knows of that open of a node's log: a link that contradicts it ends. One
+    /// of this node's own is noted in its directory.
+    pub(super) fn log_known(&self, node: u32, open: Open, helper: &Helper) {
+        if node == self.cluster.node {
+            if self.cluster.hear_own(self.shard, open) {
+                let cluster = self.cluster.clone();
+                // With no helper free it is noted by a later start: the token stays.
+                helper.run(move || cluster.keep_heard());
+            }
+            return;
+        }
         if let Some(refusal) = self.cluster.log_known((node, self.shard), open) {
             let whom = Who::Node(node);
             self.cluster

@@ -11,14 +11,17 @@
 //!              loss is accepted), answers u32 (0 where none is ordered): peer u64,
 //!              last_term u64, last_index u64, counts u8
 //! forgotten u32: node u32 each
+//! lineages u32: node u32, log u16, token u64, last_token u64, recorded u64
 //! ```
 //!
-//! Plain little-endian. The last two are left out where both are empty, and `replaced`
-//! if it is empty, too.
+//! Plain little-endian. From `replaced` on, what is empty at the end is left out
+//! (`eventful` and `forgotten` only together).
 
 use wire::vocabulary::Mode;
 
-use super::{peer_node, Answer, Collecting, GroupHistory, MetaState, Open, QueueDeclaration};
+use super::{
+    peer_node, Answer, Collecting, GroupHistory, Lineage, MetaState, Open, QueueDeclaration,
+};
 use crate::state::{command::CommandError, reader::Reader};
 
 impl MetaState {
@@ -51,7 +54,10 @@ impl MetaState {
         let replaced: Vec<_> = self.replaced().collect();
         let eventful = self.histories().filter(|(_, it)| it.is_eventful());
         let eventful: Vec<_> = eventful.collect();
-        let more = !eventful.is_empty() || !self.forgotten.is_empty();
+        let lineages = self.opens.iter().map(|(log, open)| (log, open.lineage));
+        let lineages = lineages.filter(|(_, lineage)| *lineage != Lineage::default());
+        let lineages: Vec<_> = lineages.collect();
+        let more = !eventful.is_empty() || !self.forgotten.is_empty() || !lineages.is_empty();
         if replaced.is_empty() && !more {
             return;
         }
@@ -72,6 +78,15 @@ impl MetaState {
         put_count(out, self.forgotten.len());
         for node in &self.forgotten {
             out.extend_from_slice(&node.to_le_bytes());
+        }
+        if lineages.is_empty() {
+            return;
+        }
+        put_count(out, lineages.len());
+        for ((node, log), lineage) in lineages {
+            out.extend_from_slice(&node.to_le_bytes());
+            out.extend_from_slice(&log.to_le_bytes());
+            lineage.encode(out);
         }
     }
 
@@ -126,6 +141,13 @@ impl MetaState {
             }
             for _ in 0..reader.u32()? {
                 state.forgotten.insert(reader.u32()?);
+            }
+        }
+        if !reader.is_empty() {
+            for _ in 0..reader.u32()? {
+                let open = state.opens.get_mut(&(reader.u32()?, reader.u16()?));
+                let open = open.ok_or(CommandError::Malformed("a log is not known"))?;
+                open.lineage = Lineage::decode(&mut reader)?;
             }
         }
         reader.end()?;
@@ -242,6 +264,11 @@ mod tests {
                 cookie: 8,
                 counter: 3,
                 nonce: 9,
+                lineage: Lineage {
+                    token: 5,
+                    last_token: 4,
+                    recorded: 2,
+                },
             },
         });
         state.apply(&MetaCommand::Recovered {
@@ -282,9 +309,9 @@ mod tests {
         let next = declare("c", Mode::Buffered);
         assert_eq!(restored.apply(&next), state.apply(&next));
         assert_eq!(captured(&restored), captured(&state));
-        // Two of the cuts leave what a state without the last parts is.
+        // Three of the cuts leave what a state without the last parts is.
         let whole = (0..bytes.len()).filter(|cut| MetaState::restore(8, &bytes[..*cut]).is_ok());
-        assert_eq!(whole.count(), 2);
+        assert_eq!(whole.count(), 3);
     }
 
     #[test]

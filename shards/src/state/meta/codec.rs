@@ -5,7 +5,8 @@
 //! 1 Declare    name_len u16, name, present u8 (bit 0 mode, 1 copies, 2 partitions, 3 lease),
 //!              mode u8, copies u8, partitions u16, lease_ms u64; absent ones are zero
 //! 2 Delete     queue_id u64
-//! 3 Opened     node u32, log u16, cookie u64, open_counter u64, nonce u64
+//! 3 Opened     node u32, log u16, cookie u64, open_counter u64, nonce u64; from version 2 on:
+//!              token u64, last_token u64, recorded u64
 //! 4 Recovered  group u32, generation u32, retired_peer u64, new_peer u64
 //! 5 Rejoin     group u32, retired_peer u64, harmed u8
 //! 6 Promoting  group u32, generation u32, peer u64
@@ -16,10 +17,12 @@
 
 use wire::vocabulary::Mode;
 
-use super::{Answer, DeclareRequest, MetaCommand, Open};
+use super::{Answer, DeclareRequest, Lineage, MetaCommand, Open};
 use crate::state::{command::CommandError, reader::Reader};
 
 const VERSION: u8 = 1;
+/// Of opens: with what the directory has heard.
+const WITH_LINEAGE: u8 = 2;
 const DECLARE: u8 = 1;
 const DELETE: u8 = 2;
 const OPENED: u8 = 3;
@@ -45,10 +48,11 @@ impl MetaCommand {
                 out.extend_from_slice(&queue_id.to_le_bytes());
             }
             MetaCommand::Opened { node, log, open } => {
-                out.extend_from_slice(&[OPENED, VERSION]);
+                out.extend_from_slice(&[OPENED, WITH_LINEAGE]);
                 out.extend_from_slice(&node.to_le_bytes());
                 out.extend_from_slice(&log.to_le_bytes());
                 open.encode(&mut out);
+                open.lineage.encode(&mut out);
             }
             MetaCommand::Recovered {
                 group,
@@ -118,7 +122,13 @@ impl MetaCommand {
     pub fn decode(payload: &[u8]) -> Result<Self, CommandError> {
         let mut reader = Reader::new(payload);
         let kind = reader.u8()?;
-        if reader.u8()? != VERSION {
+        let version = reader.u8()?;
+        let newest = if kind == OPENED {
+            WITH_LINEAGE
+        } else {
+            VERSION
+        };
+        if !(VERSION..=newest).contains(&version) {
             return Err(CommandError::Malformed("unknown format version"));
         }
         let command = match kind {
@@ -129,7 +139,13 @@ impl MetaCommand {
             OPENED => MetaCommand::Opened {
                 node: reader.u32()?,
                 log: reader.u16()?,
-                open: Open::decode(&mut reader)?,
+                open: {
+                    let mut open = Open::decode(&mut reader)?;
+                    if version >= WITH_LINEAGE {
+                        open.lineage = Lineage::decode(&mut reader)?;
+                    }
+                    open
+                },
             },
             RECOVERED => MetaCommand::Recovered {
                 group: reader.u32()?,
@@ -176,6 +192,7 @@ fn truth(byte: u8) -> Result<bool, CommandError> {
 }
 
 impl Open {
+    /// Without its lineage.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         for word in [self.cookie, self.counter, self.nonce] {
             out.extend_from_slice(&word.to_le_bytes());
@@ -187,6 +204,23 @@ impl Open {
             cookie: reader.u64()?,
             counter: reader.u64()?,
             nonce: reader.u64()?,
+            lineage: Lineage::default(),
+        })
+    }
+}
+
+impl Lineage {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for word in [self.token, self.last_token, self.recorded] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, CommandError> {
+        Ok(Lineage {
+            token: reader.u64()?,
+            last_token: reader.u64()?,
+            recorded: reader.u64()?,
         })
     }
 }

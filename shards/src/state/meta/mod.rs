@@ -36,7 +36,7 @@ use self::placement::Placement;
 pub use self::{
     groups::Groups,
     history::{Answer, Collected, Collecting, GroupHistory},
-    opens::{Contradiction, Open},
+    opens::{Contradiction, Lineage, Open},
     table::QueueTable,
 };
 

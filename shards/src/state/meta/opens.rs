@@ -1,5 +1,12 @@
 //! What group 0 knows of a log's opens (R1): no other directory, no older copy and no
 //! second copy of one takes a node's place.
+//!
+//! A counter alone would believe an old copy once that was started often enough. So a
+//! directory draws a token, keeps it over its starts until it has heard that group 0
+//! recorded it, and draws the next one only then. What group 0 recorded is the token of
+//! the directory's present or last one; an old copy knows neither.
+//!
+//! Never does: tell a copy that was made since the last recorded start from its original.
 
 use std::fmt;
 
@@ -12,6 +19,19 @@ pub struct Open {
     pub counter: u64,
     /// Of the process that opened it, random.
     pub nonce: u64,
+    pub lineage: Lineage,
+}
+
+/// What the directory has heard from group 0 of its earlier starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lineage {
+    /// Random, kept until group 0 is known to have recorded it for every log; 0 = none:
+    /// of a version that drew none.
+    pub token: u64,
+    /// The one before, which was recorded; 0 = none.
+    pub last_token: u64,
+    /// Counter of the log's last open that it knows to be recorded; 0 = of none.
+    pub recorded: u64,
 }
 
 /// Why an open cannot follow the one that is known.
@@ -21,6 +41,8 @@ pub enum Contradiction {
     Foreign,
     /// It was opened more often already: an older copy.
     RolledBack { known: u64, says: u64 },
+    /// It knows nothing of an open that group 0 recorded: an older copy, started since.
+    Strayed { known: u64, heard_of: u64 },
     /// Two processes opened it for the same time: a copy is in use.
     Cloned { counter: u64 },
 }
@@ -34,6 +56,10 @@ impl fmt::Display for Contradiction {
             Contradiction::RolledBack { known, says } => write!(
                 f,
                 "it was opened {known} times already and says {says}: this is an old copy of the directory"
+            ),
+            Contradiction::Strayed { known, heard_of } => write!(
+                f,
+                "the cluster recorded its open number {known} and it has heard of number {heard_of} at the latest: this is an old copy of the directory"
             ),
             Contradiction::Cloned { counter } => write!(
                 f,
@@ -55,9 +81,20 @@ impl Open {
                 says: next.counter,
             });
         }
-        let cloned = next.counter == self.counter && next.nonce != self.nonce;
-        cloned.then_some(Contradiction::Cloned {
-            counter: self.counter,
+        if next.counter == self.counter {
+            return (next.nonce != self.nonce).then_some(Contradiction::Cloned {
+                counter: self.counter,
+            });
+        }
+        let heard_of = next.lineage.recorded;
+        let known = [next.lineage.token, next.lineage.last_token];
+        // Whoever judges may be behind itself: then it knows an earlier open only.
+        let strayed = self.counter > heard_of
+            && self.lineage.token != 0
+            && !known.contains(&self.lineage.token);
+        strayed.then_some(Contradiction::Strayed {
+            known: self.counter,
+            heard_of,
         })
     }
 }

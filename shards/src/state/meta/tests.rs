@@ -213,6 +213,7 @@ fn opens_are_noted_retried_and_refused() {
         cookie,
         counter,
         nonce,
+        lineage: Lineage::default(),
     };
     let mut opened = |log, open| state.apply(&MetaCommand::Opened { node: 1, log, open });
     let mut open = |log, counter, nonce| opened(log, of(9, counter, nonce));
@@ -289,11 +290,17 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
             })
         }),
         any::<u64>().prop_map(|queue_id| MetaCommand::Delete { queue_id }),
-        any::<(u32, u16, u64, u64, u64)>().prop_map(|(node, log, cookie, counter, nonce)| {
+        any::<(u32, u16, [u64; 6])>().prop_map(|(node, log, words)| {
+            let [cookie, counter, nonce, token, last_token, recorded] = words;
             let open = Open {
                 cookie,
                 counter,
                 nonce,
+                lineage: Lineage {
+                    token,
+                    last_token,
+                    recorded,
+                },
             };
             MetaCommand::Opened { node, log, open }
         }),
