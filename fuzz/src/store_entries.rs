@@ -47,6 +47,7 @@ fn config() -> EngineConfig {
         node: 1,
         cookie: 1,
         nonce: 1,
+        lineage: shards::state::meta::Lineage::default(),
         nodes: vec![1],
         place: ShardPlace::spread(DATA_GROUPS, 1),
         start_wall_ms: 1_000_000,

@@ -5,6 +5,7 @@
 mod support;
 
 mod admin;
+mod copies;
 mod crowds;
 mod directory;
 mod failover;

@@ -16,9 +16,10 @@ use wire::error::{ErrorCode, Outcome};
 
 use super::{
     core::Engine,
-    gates::{GateAction, GroupSlot, Origin, PublishReply},
+    gates::{majority, GateAction, GroupSlot, Origin, PublishReply},
     partition::SettleReply,
     publish::{unknown_queue, DEFAULT_DEADLINE_MS},
+    shortfall::{Awaited, Shortfall},
     types::ConnKey,
 };
 use crate::io::BatchBuffer;
@@ -47,7 +48,8 @@ pub(super) struct Late {
     now: u64,
     next: u64,
     looked_at: usize,
-    publishes: Vec<PublishReply>,
+    /// With what is missing, where that is other nodes' copies.
+    publishes: Vec<(PublishReply, Option<Shortfall>)>,
     others: Vec<Asked>,
 }
 
@@ -82,7 +84,7 @@ impl Late {
     fn take_publish(&mut self, reply: &mut PublishReply) {
         if !reply.answered && self.is_up(reply.deadline_ms) {
             reply.answered = true;
-            self.publishes.push(*reply);
+            self.publishes.push((*reply, None));
         }
     }
 
@@ -123,10 +125,31 @@ impl Late {
 
     pub(super) fn take_group(&mut self, slot: &mut GroupSlot) {
         self.looked_at += slot.origins.len() + slot.waiting();
-        for (_, origin) in &mut slot.origins {
+        for (index, origin) in &mut slot.origins {
+            let from = self.publishes.len();
             self.take_origin(origin);
+            for (reply, missing) in self.publishes.iter_mut().skip(from) {
+                let (index, boundary) = (*index, reply.boundary);
+                let copies = majority(slot.group.members().voters.len());
+                let awaited = Awaited {
+                    index,
+                    boundary,
+                    copies,
+                };
+                *missing = Shortfall::of(&slot.group, &awaited);
+            }
         }
-        slot.retain_gates(&mut |action| self.take_gate(action));
+        let from = self.publishes.len();
+        let mut taken = Vec::new();
+        slot.retain_gates(&mut |awaited, action| {
+            let keep = self.take_gate(action);
+            taken.resize(self.publishes.len() - from, awaited);
+            keep
+        });
+        let publishes = self.publishes.iter_mut().skip(from);
+        for ((_, missing), awaited) in publishes.zip(&taken) {
+            *missing = Shortfall::of(&slot.group, awaited);
+        }
     }
 }
 
@@ -244,8 +267,14 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn tell_late(&mut self, late: Late, code: ErrorCode, publish: &str, other: &str) {
         let outcome = Outcome::Unknown;
-        for reply in late.publishes {
-            self.answer_publish(&reply, code, outcome, publish.to_owned());
+        for (reply, missing) in late.publishes {
+            // Only where time was the reason: else it is what was said.
+            let missing = missing.filter(|_| code == ErrorCode::Deadline);
+            let (code, message) = match missing {
+                Some(missing) => (ErrorCode::MissingCopies, missing.to_string()),
+                None => (code, publish.to_owned()),
+            };
+            self.answer_publish(&reply, code, outcome, message);
         }
         for asked in late.others {
             self.error(

@@ -14,6 +14,7 @@ use super::{
     deadlines::Asked,
     partition::{PartitionKey, SettleReply},
     recovery::stopped_before,
+    shortfall::Awaited,
     types::ConnKey,
 };
 use crate::{
@@ -217,9 +218,18 @@ impl GroupSlot {
     }
 
     /// Shows every gate to `keep`; drops those it returns false for.
-    pub(super) fn retain_gates(&mut self, keep: &mut dyn FnMut(&mut GateAction) -> bool) {
+    pub(super) fn retain_gates(&mut self, keep: &mut dyn FnMut(Awaited, &mut GateAction) -> bool) {
         for queue in &mut self.gates {
-            queue.gates.retain_mut(|gate| keep(&mut gate.action));
+            let (boundary, copies) = (queue.boundary, queue.copies);
+            queue.gates.retain_mut(|gate| {
+                let index = gate.at.index;
+                let awaited = Awaited {
+                    index,
+                    boundary,
+                    copies,
+                };
+                keep(awaited, &mut gate.action)
+            });
         }
     }
 

@@ -47,6 +47,7 @@ mod resign;
 mod roles;
 mod room;
 mod settle;
+mod shortfall;
 mod snapshot;
 mod subscribe;
 mod turn;

@@ -33,7 +33,7 @@ impl GroupSlot {
     fn owes_publishers(&mut self) -> bool {
         let publish = |(_, origin): &(u64, Origin)| matches!(origin, Origin::Publish(_));
         let mut owes = self.origins.iter().any(publish);
-        self.retain_gates(&mut |action| {
+        self.retain_gates(&mut |_, action| {
             owes |= matches!(
                 action,
                 GateAction::Append {
