@@ -67,3 +67,8 @@ fn a_replica_answers_at_written_once_it_knows_that_for_good() {
 fn a_snapshot_counts_once_it_is_durable() {
     play(directed::a_snapshot_that_is_not_durable);
 }
+
+#[test]
+fn an_owner_whose_disk_is_slower_than_the_others_hands_over() {
+    play(directed::a_slow_disk_of_the_owner);
+}

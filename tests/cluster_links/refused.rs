@@ -82,7 +82,10 @@ fn every_mismatch_in_hello_is_refused_by_its_kind_and_said_once() {
         .iter()
         .find(|line| line.contains("refused since the start"));
     let summary = summary.unwrap_or_else(|| panic!("{said:?}"));
-    assert!(summary.contains("strangers 3 times (Cluster)"), "{summary}");
+    assert!(
+        summary.contains("strangers 3 times (another cluster)"),
+        "{summary}"
+    );
 }
 
 #[test]

@@ -144,8 +144,20 @@ async fn copies_that_mean_nothing_are_refused() {
 /// written. It joins anew and counts again, and nothing confirmed is lost.
 #[tokio::test]
 async fn a_node_that_lost_power_joins_anew_and_counts_again() {
+    joins_anew(|home| home).await;
+}
+
+/// The same where no timer syncs, and publishes ask for written only: whoever is brought up
+/// again is asked to sync.
+#[tokio::test]
+async fn a_node_joins_anew_though_nothing_syncs_by_itself() {
+    joins_anew(|home| home.with("background_sync_interval = \"0ms\"")).await;
+}
+
+async fn joins_anew(configured: fn(Home) -> Home) {
     let net = Net::new(3);
-    let mut homes: Vec<Home> = (1..=3).map(|node| net.home(node, 1)).collect();
+    let home = |node| configured(net.home(node, 1));
+    let mut homes: Vec<Home> = (1..=3).map(home).collect();
     for home in &mut homes {
         home.boot("b0");
     }

@@ -15,6 +15,7 @@ use super::{
     partition::{PartitionKey, SettleReply},
     recovery::stopped_before,
     shortfall::Awaited,
+    slow_owner::OwnWrites,
     types::ConnKey,
 };
 use crate::{
@@ -144,6 +145,8 @@ pub(super) struct GroupSlot {
     /// Not again before this time, and how long the next pause is, in ms.
     pub resign_from_ms: u64,
     pub resign_pause_ms: u64,
+    /// How confirms waited for this node's own writes.
+    pub own_writes: OwnWrites,
     /// A learner, and the entry up to which it is to be durable.
     pub catch_up: Option<(u64, u64)>,
     /// The last entry that asked followers to sync, and nothing else.
@@ -174,6 +177,7 @@ impl GroupSlot {
             resigning: None,
             resign_from_ms: 0,
             resign_pause_ms: 0,
+            own_writes: OwnWrites::default(),
             catch_up: None,
             demanded: 0,
             ahead_ms: 0,

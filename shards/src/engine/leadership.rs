@@ -19,6 +19,7 @@ use super::{
     core::Engine,
     deadlines::Late,
     partition::PartitionKey,
+    slow_owner::OwnWrites,
     turn::Deferred,
     types::{ConnKey, Notice},
 };
@@ -72,6 +73,8 @@ impl<B: BatchBuffer> Engine<B> {
             }
             slot.dirty = true;
         }
+        self.leave_to_faster_disks();
+        self.hand_over_where_due();
         self.tend_orders();
         self.tend_recovery();
         self.tend_membership();
@@ -101,6 +104,7 @@ impl<B: BatchBuffer> Engine<B> {
         slot.changed = None;
         slot.catch_up = None;
         slot.resigning = None;
+        slot.own_writes = OwnWrites::default();
         if before.is_some() {
             self.deposed.push(id);
             self.step_down(id);

@@ -84,7 +84,17 @@ impl<B: BatchBuffer> Engine<B> {
                 slot.is_reached(at, boundary, copies.min(voters), &frontiers)
             });
             let settled = settled || removed(Rule::OneAtATime);
-            let Some(change) = next_step(slot).filter(|_| settled) else {
+            let looked_at = slot.catch_up;
+            let step = next_step(slot);
+            if slot.catch_up != looked_at {
+                // A learner waits to be durable: where no timer syncs it and nobody
+                // publishes durably, it would wait for ever.
+                self.demand_of(id);
+            }
+            let Some(change) = step.filter(|_| settled) else {
+                continue;
+            };
+            let Some(slot) = self.groups.get_mut(&id) else {
                 continue;
             };
             let peer = change.peer;

@@ -48,6 +48,7 @@ mod roles;
 mod room;
 mod settle;
 mod shortfall;
+mod slow_owner;
 mod snapshot;
 mod subscribe;
 mod turn;

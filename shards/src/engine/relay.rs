@@ -23,6 +23,7 @@ use wire::{
 use super::{
     connection::{Connection, MAX_TOLD},
     core::Engine,
+    gates::majority,
     partition::PartitionKey,
     publish::Refusal,
     types::ConnKey,
@@ -82,7 +83,7 @@ impl<B: BatchBuffer> Engine<B> {
             return Ok(Routed::Here);
         }
         let Some(slot) = self.groups.get(&group.0) else {
-            return Err(no_leader());
+            return Err(self.no_leader());
         };
         if slot.leads() {
             // Before its own first entry is durable on a majority it may not know what
@@ -91,14 +92,14 @@ impl<B: BatchBuffer> Engine<B> {
             let closed = kind == Kind::Publish && slot.resigning.is_some();
             return match slot.serving && !closed || waits {
                 true => Ok(Routed::Here),
-                false => Err(no_leader()),
+                false => Err(self.no_leader()),
             };
         }
         let node = slot.group.leader().map(|peer| peer.node());
         let node = node.filter(|node| *node != self.config.node && conn.shard() != NO_SHARD);
-        let node = node.ok_or_else(no_leader)?;
+        let node = node.ok_or_else(|| self.no_leader())?;
         if !self.relay(node, conn, kind, correlation, body) {
-            return Err(no_leader());
+            return Err(self.no_leader());
         }
         Ok(Routed::Away { shard, node })
     }
@@ -303,7 +304,17 @@ impl<B: BatchBuffer> Engine<B> {
     }
 }
 
-fn no_leader() -> Refusal {
-    let message = "no node is known to lead this now: an election is under way, or a majority of the replicas is out of reach; retry shortly";
-    (ErrorCode::Unavailable, message.to_owned())
+impl<B: BatchBuffer> Engine<B> {
+    /// Nobody is known to lead it, and why that may be.
+    fn no_leader(&self) -> Refusal {
+        let (others, all) = (self.links.up(), self.config.nodes.len());
+        let message = match others + 1 >= majority(all) {
+            true => "no node is known to lead this now: an election is under way, or a majority of the replicas is out of reach; retry shortly".to_owned(),
+            false => format!(
+                "no node is known to lead this: this node is linked to {others} of the {} others, and serves nobody alone; ask another node; `tidegate cluster status` and this node's log say what keeps them away",
+                all - 1
+            ),
+        };
+        (ErrorCode::Unavailable, message)
+    }
 }

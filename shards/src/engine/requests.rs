@@ -144,7 +144,12 @@ impl<B: BatchBuffer> Engine<B> {
     /// entry to wait for.
     fn demand_everywhere(&mut self, key: PartitionKey) -> u64 {
         let group = self.partitions.get(&key).map(|slot| slot.group.0);
-        let Some(slot) = group.and_then(|group| self.groups.get_mut(&group)) else {
+        group.map_or(0, |group| self.demand_of(group))
+    }
+
+    /// The same of a group.
+    pub(super) fn demand_of(&mut self, group: u32) -> u64 {
+        let Some(slot) = self.groups.get_mut(&group) else {
             return 0;
         };
         let last = slot.group.last_index();

@@ -13,6 +13,8 @@ use crate::io::BatchBuffer;
 
 /// What was taken may keep a leader from handing over for so long.
 const RESIGN_MS: u64 = 300;
+/// A single group that nobody took over by then is kept.
+const GIVEN_UP_MS: u64 = 2_000;
 
 impl GroupSlot {
     /// Begins to resign, if somebody can take over.
@@ -48,16 +50,25 @@ impl GroupSlot {
 }
 
 impl<B: BatchBuffer> Engine<B> {
-    /// Hands over what may be handed over now.
+    /// Where this node is to lead nothing: at once, whatever a tick takes.
     pub(super) fn tend_resigning(&mut self) {
-        if !self.leads_nothing && !self.draining {
-            return;
+        if self.leads_nothing || self.draining {
+            self.hand_over_where_due();
         }
-        let now = self.server_ms;
+    }
+
+    /// Hands over what may be handed over now.
+    pub(super) fn hand_over_where_due(&mut self) {
+        let (now, stays) = (self.server_ms, !self.leads_nothing && !self.draining);
         for slot in self.groups.values_mut() {
             let Some(since) = slot.resigning else {
                 continue;
             };
+            if stays && since + GIVEN_UP_MS <= now {
+                // Nobody took over: it leads on.
+                slot.resigning = None;
+                continue;
+            }
             if since + RESIGN_MS <= now || !slot.owes_publishers() {
                 slot.group.hand_over();
                 slot.dirty = true;

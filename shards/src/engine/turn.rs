@@ -99,6 +99,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.flush_settles();
         self.retry_deferred();
         self.pump_groups();
+        self.watch_own_writes();
         self.open_gates();
         self.retry_peeks();
         self.dispatch_dirty();

@@ -1019,6 +1019,11 @@ impl Group {
         }
     }
 
+    /// Last entry of which Raft was told that it is persisted here.
+    pub fn persisted_index(&self) -> u64 {
+        self.raft.raft.raft_log.persisted
+    }
+
     /// Tells Raft what has reached the boundary this group answers at. True
     /// when that may have made something ready.
     pub fn persisted(&mut self, frontiers: &LogFrontiers, outcome: &mut Outcome) -> bool {

@@ -239,6 +239,14 @@ impl World {
             Request::Subscribe { subscription } => {
                 if let Some(link) = self.clients[client].link.as_mut() {
                     link.subscriptions.remove(subscription);
+                    // Nothing came of it, so that the number is free again.
+                    if link.next_subscription == subscription + 1 {
+                        link.next_subscription = *subscription;
+                    }
+                }
+                if code == ErrorCode::Conflict {
+                    let message = error.message.as_str();
+                    return Err(format!("client {client}: subscription {subscription} was refused before, and now is {message:?}"));
                 }
             }
             Request::Settle { kind, items, .. } if !unknown && *kind != SettleKind::Release => {

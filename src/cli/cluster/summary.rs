@@ -154,20 +154,23 @@ impl<'a> Group<'a> {
             ));
         }
         if let Some(leads) = self.leads {
-            let learners: Vec<String> = leads
-                .learners
-                .iter()
-                .map(|it| it.node.to_string())
-                .collect();
-            if !learners.is_empty() {
-                wrong.push(format!("{} is being brought up", on_nodes(&learners)));
+            let learners: BTreeSet<u32> = leads.learners.iter().map(|it| it.node).collect();
+            let learners: Vec<String> = learners.iter().map(u32::to_string).collect();
+            match learners.len() {
+                0 => {}
+                1 => wrong.push(format!("{} is being brought up", on_nodes(&learners))),
+                _ => wrong.push(format!("{} are being brought up", on_nodes(&learners))),
             }
             let (voters, all) = (
                 leads.voters.len(),
                 leads.learners.len() + leads.voters.len(),
             );
             if all < nodes {
-                wrong.push(format!("{voters} voters of {nodes} replicas"));
+                let voters = match voters {
+                    1 => "1 voter".to_owned(),
+                    _ => format!("{voters} voters"),
+                };
+                wrong.push(format!("{voters} of {nodes} replicas"));
             }
             for other in &leads.others {
                 let behind = leads.committed.saturating_sub(other.written);

@@ -162,7 +162,7 @@ pub fn messages_within(body: &[u8], limit: usize) -> Option<usize> {
 }
 
 macro_rules! refusals {
-    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident = $number:literal $words:literal,)*) => {
         /// Why a node ends or refuses a link. Numbers never change meaning.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u16)]
@@ -175,59 +175,64 @@ macro_rules! refusals {
             fn from_raw(raw: u16) -> Option<Self> {
                 match raw { $($number => Some(RefusalCode::$name),)* _ => None }
             }
+
+            /// In a few words, for an operator.
+            pub fn words(self) -> &'static str {
+                match self { $(RefusalCode::$name => $words,)* }
+            }
         }
     };
 }
 
 refusals! {
     /// Another version of this protocol.
-    Version = 1,
+    Version = 1 "another version",
     /// Another cluster's name.
-    Cluster = 2,
+    Cluster = 2 "another cluster",
     /// The hello is for another node than the one that got it.
-    WrongNode = 3,
+    WrongNode = 3 "meant for another node",
     /// The caller says to be the node that it calls.
-    SameNode = 4,
+    SameNode = 4 "the same number",
     /// The caller is no member.
-    Stranger = 5,
+    Stranger = 5 "no member",
     /// Other members.
-    Members = 6,
+    Members = 6 "other members",
     /// The node with the lower number called.
-    Direction = 7,
+    Direction = 7 "called by the lower number",
     /// Another number of shards.
-    Shards = 8,
+    Shards = 8 "another number of shards",
     /// Another number of data groups.
-    Groups = 9,
+    Groups = 9 "another number of groups",
     /// No secret, or another one.
-    Secret = 10,
+    Secret = 10 "the secret",
     /// Another data directory is linked as this node.
-    Duplicate = 11,
+    Duplicate = 11 "another data directory",
     /// The same opening of a log was announced by another process: a copy.
-    Clone = 12,
+    Clone = 12 "a copy of the directory",
     /// The log was opened more often than it says: an old copy.
-    RolledBack = 13,
+    RolledBack = 13 "an old copy of the directory",
     /// A frame's checksum is wrong.
-    Forged = 14,
+    Forged = 14 "a forged frame",
     /// A frame's number is not the next one.
-    Replayed = 15,
+    Replayed = 15 "a repeated or missing frame",
     /// A length above the limit.
-    TooLong = 16,
+    TooLong = 16 "too long",
     /// Bytes that are no frame between nodes.
-    Garbage = 17,
+    Garbage = 17 "garbage",
     /// A client's frame on the port for nodes.
-    ClientFrame = 18,
+    ClientFrame = 18 "a client",
     /// A node's frame on the port for clients.
-    ClientPort = 19,
+    ClientPort = 19 "a port for clients",
     /// A hello that did not come in time.
-    Late = 20,
+    Late = 20 "late",
     /// Too many connections that have not said who they are.
-    Crowded = 21,
+    Crowded = 21 "crowded out",
     /// A frame or message that does not belong there.
-    Protocol = 22,
+    Protocol = 22 "out of place",
     /// The node stops.
-    Leaving = 23,
+    Leaving = 23 "going away",
     /// The log was opened anew: so is the link.
-    Reopened = 24,
+    Reopened = 24 "its log was opened anew",
 }
 
 /// Why a link is refused, as it travels: the code (u16 LE), then text.

@@ -50,7 +50,12 @@ impl Refusals {
                 (Who::Stranger, By::Us) => "strangers".to_owned(),
                 (Who::Stranger, By::Them) => "this node by strangers".to_owned(),
             };
-            format!("{whom} {count} times ({code:?})")
+            let times = if *count == 1 {
+                "once".to_owned()
+            } else {
+                format!("{count} times")
+            };
+            format!("{whom} {times} ({})", code.words())
         });
         Some(each.collect::<Vec<_>>().join(", "))
     }
@@ -84,11 +89,11 @@ mod tests {
         assert!(refusals.note(Who::Stranger, By::Us, code));
         let summary = refusals.summary().unwrap();
         assert!(
-            summary.starts_with("node 2 2 times (Cluster), "),
+            summary.starts_with("node 2 2 times (another cluster), "),
             "{summary}"
         );
         assert!(
-            summary.ends_with("strangers 1 times (Cluster)"),
+            summary.ends_with("strangers once (another cluster)"),
             "{summary}"
         );
         assert_eq!(refusals.settle(2), 4);

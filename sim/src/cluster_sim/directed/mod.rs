@@ -38,6 +38,7 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
         a_weakening_entry_that_is_not_durable,
     ),
     ("snapshot not durable", a_snapshot_that_is_not_durable),
+    ("slow disk", a_slow_disk_of_the_owner),
 ];
 
 /// Plays a scenario in a calm world; the end of what it did is shown if

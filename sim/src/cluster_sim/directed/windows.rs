@@ -15,6 +15,8 @@ const ALL_COPIES: u8 = 255;
 const LARGE: usize = 60_000;
 /// Longer than it takes to get a new name.
 const SLOW_US: u64 = 600_000;
+/// Late for one write, and no reason to give a node up.
+const SLOW_WRITE_US: u64 = 40_000;
 /// Longer than any run.
 const FOREVER_US: u64 = 1 << 40;
 
@@ -226,4 +228,31 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The owner's disk gets slow: writes of the others are there long before its own. It
+/// hands over by itself, nothing fails for good, and confirms are quick again.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn a_slow_disk_of_the_owner(seed: u64) -> Result<(), String> {
+    let mode = [Mode::Durable, Mode::Buffered][(seed % 2) as usize];
+    play(seed, |world| {
+        let key = world.declare_at(0, mode)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        let leader = world.cast(key)?.leader;
+        world.nodes[leader].slow_disk = (SLOW_WRITE_US, FOREVER_US);
+        world.bring(CLIENT, (leader + 1) % 3)?;
+        let group = world.group(key)?;
+        let until_us = world.now_us + PATIENCE_MS * 1000;
+        while world.newest_leader(group) == Some(leader) {
+            if world.now_us > until_us {
+                return Err("the owner keeps its group, though its disk is slow".to_owned());
+            }
+            world.send_records(CLIENT, key, 1);
+            world.pass(50)?;
+        }
+        world.nodes[leader].slow_disk = (0, 0);
+        world.finish()
+    })
 }
