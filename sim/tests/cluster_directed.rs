@@ -72,3 +72,8 @@ fn a_snapshot_counts_once_it_is_durable() {
 fn an_owner_whose_disk_is_slower_than_the_others_hands_over() {
     play(directed::a_slow_disk_of_the_owner);
 }
+
+#[test]
+fn a_leader_whose_followers_wait_for_their_disks_leads_on() {
+    play(directed::followers_whose_disks_stand_still);
+}

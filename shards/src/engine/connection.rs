@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use wire::{
     codec::{self, Body},
     error::{ErrorCode, Outcome},
+    frame::{FrameHeader, Kind, HEADER_BYTES},
     message::{Confirm, ConfirmItem, Error},
 };
 
@@ -55,6 +56,8 @@ pub(super) struct Connection {
     pub planned: usize,
     pub confirms: Confirm,
     pub subscriptions: Vec<Subscription>,
+    /// Subscribes that other shards or nodes have not answered: correlation, and number.
+    pub asked: Vec<(u64, u32)>,
     /// Shards that answered frames of this connection (home only), a bit each.
     pub others: u64,
     /// Shards to tell once the socket took what they sent (home only).
@@ -94,6 +97,7 @@ impl Connection {
             planned: 0,
             confirms: Confirm::default(),
             subscriptions: Vec::new(),
+            asked: Vec::new(),
             others: 0,
             owes_taken: 0,
             in_flight: false,
@@ -179,6 +183,29 @@ impl Connection {
     pub(super) fn forget_subscription(&mut self, id: u32) {
         self.subscriptions
             .retain(|subscription| subscription.id != id);
+    }
+
+    /// Whole frames that another shard or node answers with: a subscribe that was refused
+    /// there is none here either, and its number free again.
+    pub(super) fn note_answers(&mut self, mut frames: &[u8]) {
+        while !self.asked.is_empty() {
+            let header = frames.first_chunk::<HEADER_BYTES>();
+            let Some(Ok(header)) = header.map(|bytes| FrameHeader::decode(bytes, u32::MAX)) else {
+                return;
+            };
+            let kind = Kind::from_raw(header.kind);
+            let answers = matches!(kind, Some(Kind::Subscribed | Kind::Error));
+            let answered = |(correlation, _): &(u64, u32)| *correlation == header.correlation;
+            let at = self.asked.iter().position(answered).filter(|_| answers);
+            if let Some((_, id)) = at.map(|at| self.asked.swap_remove(at)) {
+                if kind == Some(Kind::Error) {
+                    self.forget_subscription(id);
+                }
+            }
+            frames = frames
+                .get(HEADER_BYTES + header.length as usize..)
+                .unwrap_or_default();
+        }
     }
 
     /// Publish bytes were answered.

@@ -456,6 +456,7 @@ impl<B: BatchBuffer> Engine<B> {
             // a shard says in another life than the one it subscribed in.
             return;
         }
+        connection.note_answers(bytes);
         connection.output.extend_from_slice(bytes);
         connection.release(released);
         connection.stalled &= !(1 << from);

@@ -193,6 +193,7 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(connection) = self.connections.get_mut(&conn).filter(is_open) else {
             return;
         };
+        connection.note_answers(output.bytes);
         connection.output.extend_from_slice(output.bytes);
         connection.release(output.released);
         if output.bytes.is_empty() {

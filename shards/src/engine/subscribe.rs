@@ -53,20 +53,12 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(connection) = self.connections.get(&conn) else {
             return;
         };
-        // One that went to another shard or node may have been refused there, which was
-        // passed on unread: whoever owns the partition judges it again.
-        let own = self.config.shard;
-        let known = connection.subscription(id).copied();
-        let elsewhere = known.filter(|of| {
-            let same = of.queue_id == key.queue_id && of.partition == key.partition;
-            same && (of.node != 0 || of.shard != own)
-        });
-        if known.is_some() && elsewhere.is_none() {
+        if connection.subscription(id).is_some() {
             let message =
                 format!("subscription {id} exists on this connection; choose another number");
             return self.refuse(conn, correlation, ErrorCode::Conflict, message);
         }
-        if elsewhere.is_none() && connection.subscriptions.len() >= MAX_SUBSCRIPTIONS {
+        if connection.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             let message =
                 format!("{MAX_SUBSCRIPTIONS} subscriptions on one connection are the limit");
             return self.refuse(conn, correlation, ErrorCode::LimitReached, message);
@@ -80,8 +72,8 @@ impl<B: BatchBuffer> Engine<B> {
             Routed::Away { shard, node } => (shard, node),
         };
         if let Some(connection) = self.connections.get_mut(&conn) {
-            if elsewhere.is_some() {
-                connection.forget_subscription(id);
+            if routed != Routed::Here {
+                connection.asked.push((correlation, id));
             }
             connection.subscriptions.push(Subscription {
                 id,

@@ -796,6 +796,11 @@ impl Group {
             messages.extend(at_once);
         } else {
             outcome.messages.extend(at_once);
+            // That a follower hears its leader says nothing of what it has written: it does
+            // not wait for a disk that stands still, or the leader would take it for gone.
+            let hears =
+                |message: &mut Message| message.get_msg_type() == MessageType::MsgHeartbeatResponse;
+            outcome.messages.extend(messages.extract_if(.., hears));
         }
         self.pending.push_back(PendingReady {
             number: ready.number(),

@@ -39,6 +39,7 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
     ),
     ("snapshot not durable", a_snapshot_that_is_not_durable),
     ("slow disk", a_slow_disk_of_the_owner),
+    ("disks stand still", followers_whose_disks_stand_still),
 ];
 
 /// Plays a scenario in a calm world; the end of what it did is shown if

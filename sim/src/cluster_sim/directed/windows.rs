@@ -17,6 +17,8 @@ const LARGE: usize = 60_000;
 const SLOW_US: u64 = 600_000;
 /// Late for one write, and no reason to give a node up.
 const SLOW_WRITE_US: u64 = 40_000;
+/// Longer than it takes to elect a leader.
+const STILL_US: u64 = 2_000_000;
 /// Longer than any run.
 const FOREVER_US: u64 = 1 << 40;
 
@@ -253,6 +255,38 @@ pub fn a_slow_disk_of_the_owner(seed: u64) -> Result<(), String> {
             world.pass(50)?;
         }
         world.nodes[leader].slow_disk = (0, 0);
+        world.finish()
+    })
+}
+
+/// The disks of both followers stand still for longer than an election takes: they hear
+/// their leader all the same, and it leads on.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn followers_whose_disks_stand_still(seed: u64) -> Result<(), String> {
+    let mode = [Mode::Durable, Mode::Buffered][(seed % 2) as usize];
+    play(seed, |world| {
+        let key = world.declare_at(0, mode)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        let cast = world.cast(key)?;
+        world.bring(CLIENT, cast.leader)?;
+        world.confirm_records(CLIENT, key, 1)?;
+        let still_until_us = world.now_us + STILL_US;
+        for node in [cast.second, cast.third] {
+            world.nodes[node].slow_disk = (STILL_US, still_until_us);
+        }
+        let batch = world.send_records(CLIENT, key, 1);
+        let confirmed = world.is_confirmed_within(batch, 2 * STILL_US / 1000)?;
+        if world.newest_leader(world.group(key)?) != Some(cast.leader) {
+            return Err("the leader went, though everybody hears it".to_owned());
+        }
+        if !confirmed {
+            return Err("no confirm, though both disks write again".to_owned());
+        }
+        for node in [cast.second, cast.third] {
+            world.nodes[node].slow_disk = (0, 0);
+        }
         world.finish()
     })
 }
