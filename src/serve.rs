@@ -137,6 +137,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
         allow_any_file_system: options.allow_any_file_system,
         version: VERSION.to_owned(),
         cluster: options.cluster.clone(),
+        join: options.join,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What operators ask of nodes and order: status, forget, recover, drain.
+//! What operators ask of nodes and order: status, forget, replace, recover, drain.
 
 use std::fmt;
 
@@ -165,6 +165,21 @@ impl Client {
         self.order(ClusterOrder {
             action: ClusterAction::Forget as u8,
             flags: if force { ORDER_FORCE } else { 0 },
+            node,
+            ..ClusterOrder::default()
+        })
+        .await
+    }
+
+    /// A node's data directory is lost for good: a new one, made to join, may take its
+    /// place, and nothing that was in it counts any more.
+    ///
+    /// # Errors
+    /// There is no such node, it is linked, too few replicas would be left, or as any
+    /// request.
+    pub async fn replace(&self, node: u32) -> Result<Ordered, Error> {
+        self.order(ClusterOrder {
+            action: ClusterAction::Replace as u8,
             node,
             ..ClusterOrder::default()
         })

@@ -48,6 +48,7 @@ fn config() -> EngineConfig {
         cookie: 1,
         nonce: 1,
         lineage: shards::state::meta::Lineage::default(),
+        joins: false,
         nodes: vec![1],
         place: ShardPlace::spread(DATA_GROUPS, 1),
         start_wall_ms: 1_000_000,

@@ -29,6 +29,8 @@ pub enum Failure {
     Output(io::Error),
     #[error("forgetting node {node} is for good: no recovery waits for what it holds any more, what only it held is lost, and it cannot come back; if it is gone for good, say --yes")]
     ForgetNotConfirmed { node: u32 },
+    #[error("replacing node {node} gives its data directory up for good: what only it held is lost, it can never come back, and a new one takes its place; if that directory is lost, say --confirm")]
+    ReplaceNotConfirmed { node: u32 },
     #[error("recovering group {group} by order may lose records that were confirmed: it goes on from the longest history that answers; if that is to be, say --accept-loss")]
     LossNotAccepted { group: u32 },
     #[error("node {node} still leads {} ({}): no other replica of them is linked and close behind; it hands over as soon as one is", plural(groups.len() as u64, "group"), listed(groups))]

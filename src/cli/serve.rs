@@ -39,6 +39,11 @@ pub struct Serve {
     #[argh(option, arg_name = "n")]
     node: Option<u32>,
 
+    /// make a new data directory that joins its cluster in the place of one that was
+    /// given up (`tidegate cluster replace`). Later starts of it need not say so
+    #[argh(switch)]
+    join: bool,
+
     /// size of a log segment, in bytes or like 64MiB (default: 64MiB)
     #[argh(option, arg_name = "size", from_str_fn(parse_size))]
     segment_size: Option<u64>,
@@ -53,6 +58,7 @@ impl Serve {
             shards: self.shards,
             segment_bytes: self.segment_size,
             node_id: self.node,
+            join: self.join,
         };
         match ServeOptions::load(self.config.as_deref(), overrides) {
             Ok(options) => crate::serve::run(options),

@@ -30,6 +30,8 @@ pub enum ClusterError {
         key: &'static str,
         missing: &'static str,
     },
+    #[error("--join makes a directory that joins a cluster, and this node is configured for none: name the configuration file of its cluster with --config, or leave --join away")]
+    JoinsNothing,
     #[error("{name:?} is not a cluster's name; choose 1 to 64 letters, digits, '-', '_' and '.'")]
     Name { name: String },
     #[error("{text:?} in nodes is not a node; write NUMBER=ADDRESS:PORT like \"1=127.0.0.1:7501\", numbers from 1 to {MAX_NODE}")]

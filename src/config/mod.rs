@@ -98,6 +98,8 @@ pub struct ServeOptions {
     pub allow_any_file_system: bool,
     /// The cluster this node is one of; `None`: alone.
     pub cluster: Option<ClusterOptions>,
+    /// A new directory joins the cluster in the place of one that was given up.
+    pub join: bool,
     /// What the user should know of what was configured, in sentences.
     pub remarks: Vec<String>,
 }
@@ -130,6 +132,7 @@ impl Default for ServeOptions {
             pin_cores: true,
             allow_any_file_system: false,
             cluster: None,
+            join: false,
             remarks: Vec::new(),
         }
     }
@@ -201,6 +204,8 @@ pub struct Overrides {
     pub shards: Option<u16>,
     pub segment_bytes: Option<u64>,
     pub node_id: Option<u32>,
+    /// A new directory joins the cluster.
+    pub join: bool,
 }
 
 impl ServeOptions {
@@ -271,6 +276,7 @@ impl ServeOptions {
                 .allow_any_file_system
                 .unwrap_or(default.allow_any_file_system),
             cluster: None,
+            join: overrides.join,
             remarks: Vec::new(),
         };
         options.check()?;
@@ -281,6 +287,9 @@ impl ServeOptions {
             cluster_secret: file.cluster_secret,
         };
         options.cluster = keys.check(options.node_id, options.listen, &mut options.remarks)?;
+        if options.join && options.cluster.is_none() {
+            return Err(ClusterError::JoinsNothing.into());
+        }
         let told = options.advertise.is_some() || !options.listen.ip().is_unspecified();
         if options.cluster.is_some() && !told {
             let remark = "listen is every address of this machine, so clients of other nodes cannot be told where this one is and go through those; set advertise = \"HOST:PORT\"";
@@ -522,6 +531,7 @@ mod tests {
                 listen: "127.0.0.2:7509".parse().unwrap(),
                 secret: None,
             }),
+            join: false,
             remarks: Vec::new(),
         };
         assert_eq!(options, expected);
@@ -539,6 +549,7 @@ mod tests {
             shards: Some(1),
             segment_bytes: Some(4 << 20),
             node_id: Some(7),
+            ..Overrides::default()
         };
         let options = ServeOptions::load(Some(&path), overrides).unwrap();
         assert_eq!(options.data, Path::new("y"));
@@ -546,6 +557,16 @@ mod tests {
         assert_eq!(options.advertise.as_deref(), Some("localhost:7"));
         assert_eq!((options.shards, options.segment_bytes), (Some(1), 4 << 20));
         assert_eq!(options.node_id, 7);
+    }
+
+    #[test]
+    fn a_node_of_no_cluster_cannot_join_one() {
+        let overrides = Overrides {
+            join: true,
+            ..Overrides::default()
+        };
+        let error = ServeOptions::load(None, overrides).unwrap_err().to_string();
+        assert!(error.contains("--join makes a directory"), "{error}");
     }
 
     #[test]

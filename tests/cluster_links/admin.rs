@@ -40,7 +40,7 @@ fn status(node: &Server) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn await_status(node: &Server, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+pub fn await_status(node: &Server, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
         let now = status(node);
@@ -52,7 +52,7 @@ fn await_status(node: &Server, what: &str, is: impl Fn(&Value) -> bool) -> Value
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+pub fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -61,7 +61,7 @@ fn all_led(status: &Value) -> bool {
     groups.len() == 33 && groups.iter().all(|group| group["serving"] == true)
 }
 
-fn is_whole(status: &Value) -> bool {
+pub fn is_whole(status: &Value) -> bool {
     all_led(status) && status["tolerates"] == 1
 }
 
@@ -77,13 +77,13 @@ fn assert_refused(output: &Output, words: &str) {
     assert!(text.contains(words), "{text}");
 }
 
-fn assert_done(output: &Output, words: &str) {
+pub fn assert_done(output: &Output, words: &str) {
     let (code, text) = said(output);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(words), "{text}");
 }
 
-async fn declare(client: &Client, name: &str, mode: Mode) {
+pub async fn declare(client: &Client, name: &str, mode: Mode) {
     let start = Instant::now();
     while let Err(error) = client.declare(DeclareOptions::new(name).mode(mode)).await {
         assert!(start.elapsed() < PATIENCE, "{error}");
@@ -172,6 +172,7 @@ fn a_lone_node_has_a_status_and_takes_no_orders() {
         (&["forget", "1", "--yes"][..], "is alone"),
         (&["forget", "2", "--yes"], "there is no node 2"),
         (&["recover", "1", "--accept-loss"], "is alone"),
+        (&["replace", "1", "--confirm"], "is alone"),
         (&["drain", "1"], "is alone: nobody could take over"),
     ] {
         assert_refused(&lone.cli(&[&["cluster"], order].concat()), words);
@@ -197,6 +198,16 @@ fn orders_that_mean_nothing_or_are_not_meant_are_refused() {
             "this cluster's nodes are 1, 2, 3",
         ),
         (&["forget", &other], "say --yes"),
+        (
+            &["replace", "9", "--confirm"],
+            "this cluster's nodes are 1, 2, 3",
+        ),
+        (&["replace", &other], "say --confirm"),
+        (
+            &["replace", &other, "--confirm"],
+            "so its directory is not lost",
+        ),
+        (&["replace", &leader, "--confirm"], "leads group 0"),
         (&["forget", &other, "--yes"], "so it is not gone"),
         (&["forget", &leader, "--yes", "--force"], "leads group 0"),
         (&["drain", "9"], "there is no node 9"),
@@ -473,7 +484,14 @@ fn frames_with_garbage_are_refused_and_hurt_nobody() {
         };
         body_of(|out| encode(out, 7, &body).unwrap())
     };
-    for (action, flags, node) in [(0, 0, 2), (5, 0, 2), (1, 4, 2), (1, 0, 0), (3, 0, 0)] {
+    for (action, flags, node) in [
+        (0, 0, 2),
+        (99, 0, 2),
+        (5, 0, 9),
+        (1, 4, 2),
+        (1, 0, 0),
+        (3, 0, 0),
+    ] {
         let body = order(action, flags, node);
         assert_eq!(raw.refusal(Kind::ClusterOrder, &body), invalid);
     }

@@ -15,4 +15,5 @@ mod net;
 mod once;
 mod rawnode;
 mod refused;
+mod replace;
 mod replication;

@@ -33,6 +33,7 @@ pub fn hello() -> NodeHello {
         last_token: 0,
         recorded: 0,
         has_secret: false,
+        joins: false,
         members: vec![1, 2, 3],
         cluster: "test".to_owned(),
     }

@@ -12,15 +12,15 @@ use crate::{
     },
 };
 
-const QUEUES: [(&str, Mode); 2] = [("orders", Mode::Durable), ("clicks", Mode::Buffered)];
+pub const QUEUES: [(&str, Mode); 2] = [("orders", Mode::Durable), ("clicks", Mode::Buffered)];
 
-async fn client_of(node: &Node) -> Client {
+pub async fn client_of(node: &Node) -> Client {
     node.client_with(quick()).await
 }
 
 /// Publishes until it is confirmed; what fails or stays unknown is sent again, as
 /// another record.
-async fn publish(client: &Client, queue: &str, number: &mut u64) -> String {
+pub async fn publish(client: &Client, queue: &str, number: &mut u64) -> String {
     let start = std::time::Instant::now();
     loop {
         *number += 1;
@@ -37,7 +37,7 @@ async fn publish(client: &Client, queue: &str, number: &mut u64) -> String {
 }
 
 /// Everything that is in the queue, acknowledged.
-async fn drain(client: &Client, queue: &str, expected: &BTreeSet<String>) {
+pub async fn drain(client: &Client, queue: &str, expected: &BTreeSet<String>) {
     let mut missing = expected.clone();
     let start = std::time::Instant::now();
     let mut subscription = loop {

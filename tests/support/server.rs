@@ -27,6 +27,7 @@ pub struct Home {
     segment_size: &'static str,
     data: PathBuf,
     boot: Option<String>,
+    join: bool,
     boot_directory: Option<PathBuf>,
     environment: Vec<(&'static str, PathBuf)>,
 }
@@ -46,6 +47,7 @@ impl Home {
             low_water: "0",
             segment_size: "4MiB",
             boot: None,
+            join: false,
             boot_directory: None,
             environment: Vec::new(),
         }
@@ -85,6 +87,12 @@ impl Home {
     /// Listens elsewhere than on loopback.
     pub fn listening_on(mut self, address: &str) -> Self {
         self.listen = address.to_owned();
+        self
+    }
+
+    /// Its directory is made to join its cluster.
+    pub fn joining(mut self) -> Self {
+        self.join = true;
         self
     }
 
@@ -168,6 +176,9 @@ impl Home {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if self.join {
+            command.arg("--join");
+        }
         for (name, path) in &self.environment {
             command.env(name, path);
         }

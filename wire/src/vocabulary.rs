@@ -201,15 +201,18 @@ pub enum ClusterAction {
     Drain = 3,
     /// It may lead again.
     Undrain = 4,
+    /// A node's directory is lost: a new one takes its place.
+    Replace = 5,
 }
 
 impl ClusterAction {
     /// Every action, in numeric order.
-    pub const ALL: [ClusterAction; 4] = [
+    pub const ALL: [ClusterAction; 5] = [
         ClusterAction::Forget,
         ClusterAction::Recover,
         ClusterAction::Drain,
         ClusterAction::Undrain,
+        ClusterAction::Replace,
     ];
 
     /// The action for `raw`, or `None`.
@@ -218,13 +221,14 @@ impl ClusterAction {
         all.find(|action| *action as u8 == raw)
     }
 
-    /// `forget`, `recover`, `drain` or `undrain`.
+    /// `forget`, `recover`, `drain`, `undrain` or `replace`.
     pub fn name(self) -> &'static str {
         match self {
             ClusterAction::Forget => "forget",
             ClusterAction::Recover => "recover",
             ClusterAction::Drain => "drain",
             ClusterAction::Undrain => "undrain",
+            ClusterAction::Replace => "replace",
         }
     }
 }

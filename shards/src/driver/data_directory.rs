@@ -62,6 +62,8 @@ pub enum DirectoryError {
     Cluster { stored: String, asked: String },
     #[error("the directory belongs to a cluster of the nodes {stored:?} and nodes has {asked:?}; nothing in it was changed: members are fixed when the directory is made, so list the same ones")]
     Members { stored: Vec<u32>, asked: Vec<u32> },
+    #[error("the directory is one that node {node} already had, and --join is for a new one that takes its place; nothing in it was changed: leave --join away, or if what was in node {node}'s directory is lost, use an empty directory")]
+    NotMadeToJoin { node: u32 },
     #[error("the file system of {path} (type {kind:#x}) is neither ext4 nor XFS, so \"written\" cannot be promised on it; move the directory, or set allow_any_file_system = true for tests")]
     FileSystem { path: PathBuf, kind: u64 },
 }
@@ -446,6 +448,7 @@ mod tests {
             "",
             "tidegate 2\n",
             "tidegate 3\n",
+            "tidegate 4\n",
             "tidegate 1\nnode 1\ncookie 0\nlogs 1\ngroups 0 7\n",
         ] {
             fs::write(dir.path().join("identity"), text).unwrap();

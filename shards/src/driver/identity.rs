@@ -2,7 +2,8 @@
 //!
 //! A node that is alone has format 1; one of a cluster format 2, which has two
 //! lines more: a program that knows nothing of clusters must not take the
-//! directory for one that is alone.
+//! directory for one that is alone. A directory that was made to join its cluster
+//! has format 3 and one line more: it must not be taken for a founder's.
 
 use std::{
     fs::{self, File},
@@ -16,6 +17,7 @@ use crate::{engine::ShardPlace, log::OtherFormat};
 /// Formats of the file, and with it of the directory's layout.
 const ALONE: u32 = 1;
 const OF_CLUSTER: u32 = 2;
+const JOINED: u32 = 3;
 /// Longest identity file that is read.
 const MAX_BYTES: u64 = 64 << 10;
 const FILE: &str = "identity";
@@ -37,13 +39,21 @@ pub struct Membership {
     pub cluster: String,
     /// Founding members, ascending, the node included.
     pub members: Vec<u32>,
+    /// It was made to join: group 0 names its replicas.
+    pub joins: bool,
 }
 
 impl Identity {
+    /// It was made to join its cluster.
+    pub fn joins(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|of| of.joins)
+    }
+
     /// The file's text.
     pub(super) fn text(&self) -> String {
-        let format = match self.cluster {
+        let format = match &self.cluster {
             None => ALONE,
+            Some(of) if of.joins => JOINED,
             Some(_) => OF_CLUSTER,
         };
         let mut text = format!(
@@ -53,8 +63,12 @@ impl Identity {
             self.place.shards,
             spaced(&self.place.shard_of_group)
         );
-        if let Some(Membership { cluster, members }) = &self.cluster {
-            text.push_str(&format!("cluster {cluster}\nnodes {}\n", spaced(members)));
+        if let Some(of) = &self.cluster {
+            let (cluster, members) = (&of.cluster, spaced(&of.members));
+            text.push_str(&format!("cluster {cluster}\nnodes {members}\n"));
+            if of.joins {
+                text.push_str("joins\n");
+            }
         }
         text
     }
@@ -89,10 +103,15 @@ impl Identity {
             });
         }
         match (stored, cluster) {
-            (Some(stored), Some(asked)) if stored != asked => Err(DirectoryError::Members {
-                stored: stored.members.clone(),
-                asked: asked.members.clone(),
-            }),
+            (Some(stored), Some(asked)) if asked.joins && !stored.joins => {
+                Err(DirectoryError::NotMadeToJoin { node })
+            }
+            (Some(stored), Some(asked)) if stored.members != asked.members => {
+                Err(DirectoryError::Members {
+                    stored: stored.members.clone(),
+                    asked: asked.members.clone(),
+                })
+            }
             _ => Ok(()),
         }
     }
@@ -135,10 +154,10 @@ pub(super) fn other_format(path: &Path) -> Option<OtherFormat> {
     let text = fs::read_to_string(path.join(FILE)).ok()?;
     let number = text.lines().next()?.strip_prefix("tidegate ")?;
     let format = number.parse().ok()?;
-    (!(ALONE..=OF_CLUSTER).contains(&format)).then(|| OtherFormat {
+    (!(ALONE..=JOINED).contains(&format)).then(|| OtherFormat {
         what: "the file `identity`".to_owned(),
         format,
-        reads: OF_CLUSTER,
+        reads: JOINED,
     })
 }
 
@@ -149,9 +168,9 @@ fn parse(text: &str) -> Result<Identity, String> {
             .ok_or_else(|| format!("the line {name:?} is missing"))
     };
     let format: u32 = field("tidegate")?.parse().map_err(bad("tidegate"))?;
-    if !(ALONE..=OF_CLUSTER).contains(&format) {
+    if !(ALONE..=JOINED).contains(&format) {
         return Err(format!(
-            "format {format}, and this build reads formats {ALONE} and {OF_CLUSTER}"
+            "format {format}, and this build reads formats {ALONE} to {JOINED}"
         ));
     }
     let shards: u16 = field("logs")?.parse().map_err(bad("logs"))?;
@@ -164,7 +183,15 @@ fn parse(text: &str) -> Result<Identity, String> {
     let node = field("node")?.parse().map_err(bad("node"))?;
     let cluster = match format {
         ALONE => None,
-        _ => Some(membership(field("cluster")?, field("nodes")?, node)?),
+        _ => {
+            let joins = format == JOINED;
+            if joins != text.lines().any(|line| line == "joins") {
+                return Err("the line \"joins\" does not go with the format".to_owned());
+            }
+            let mut of = membership(field("cluster")?, field("nodes")?, node)?;
+            of.joins = joins;
+            Some(of)
+        }
     };
     Ok(Identity {
         node,
@@ -186,6 +213,7 @@ fn membership(cluster: &str, nodes: &str, own: u32) -> Result<Membership, String
     Ok(Membership {
         cluster: cluster.to_owned(),
         members,
+        joins: false,
     })
 }
 
@@ -205,6 +233,7 @@ mod tests {
             cluster: cluster.map(|(name, members)| Membership {
                 cluster: name.to_owned(),
                 members: members.to_vec(),
+                joins: false,
             }),
         }
     }
@@ -226,12 +255,32 @@ mod tests {
             ("nodes 1 2 9", "nodes 2 1"),
             ("nodes 1 2 9", "nodes 1 two"),
             ("tidegate 2", "tidegate 3"),
+            ("tidegate 2", "tidegate 4"),
         ] {
             assert!(
                 parse(&expected.replace(line, wrong)).is_err(),
                 "{line:?} {wrong:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_directory_that_was_made_to_join_says_so_and_no_founders_can_be_told_to() {
+        let mut founder = identity(Some(("orders", &[1, 2, 3])));
+        let mut joined = founder.clone();
+        joined.cluster.as_mut().unwrap().joins = true;
+        let text = joined.text();
+        assert!(text.starts_with("tidegate 3\n") && text.ends_with("nodes 1 2 3\njoins\n"));
+        assert_eq!(parse(&text), Ok(joined.clone()));
+        assert!(parse(&text.replace("joins\n", "")).is_err());
+        assert!(parse(&text.replace("tidegate 3", "tidegate 2")).is_err());
+        // Later starts need not say it again.
+        assert!(joined.check(2, founder.cluster.as_ref()).is_ok());
+        assert!(joined.check(2, joined.cluster.as_ref()).is_ok());
+        let error = founder.check(2, joined.cluster.as_ref()).unwrap_err();
+        assert!(error.to_string().contains("--join"), "{error}");
+        founder.cluster = None;
+        assert!(founder.check(2, joined.cluster.as_ref()).is_err());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
     formats::{self, Unfit},
     fs_disk::FsDisk,
     helper::Helper,
-    identity::{self, Identity},
+    identity::{self, Identity, Membership},
     lineage::Heard,
     links::{Cluster, ClusterOptions, MOST_STRANGERS},
     machine::{self, MachineError},
@@ -95,6 +95,8 @@ pub struct ServerOptions {
     pub version: String,
     /// `None`: this node is alone.
     pub cluster: Option<ClusterOptions>,
+    /// A new directory is made to join the cluster, in the place of one that was given up.
+    pub join: bool,
 }
 
 /// Why a server did not start. Each is one sentence for the user.
@@ -179,7 +181,10 @@ impl Server {
             node: options.node,
             shards: options.shards.unwrap_or(cores),
             data_groups: options.data_groups,
-            cluster: options.cluster.as_ref().map(ClusterOptions::membership),
+            cluster: options.cluster.as_ref().map(|cluster| Membership {
+                joins: options.join,
+                ..cluster.membership()
+            }),
         };
         // Before a new directory fixes the number of shards.
         let shards = identity::stored_shards(&options.data).unwrap_or(new.shards);
@@ -452,6 +457,7 @@ impl Launch<'_> {
             cookie: self.directory.identity.cookie,
             nonce: cluster.map_or(0, Cluster::nonce),
             lineage: cluster.map_or_else(Lineage::default, |cluster| cluster.lineage(shard)),
+            joins: self.directory.identity.joins(),
             nodes: match &self.options.cluster {
                 Some(cluster) => cluster.members(),
                 None => vec![self.options.node],

@@ -247,6 +247,11 @@ impl Shard {
                     links.log_known(node, open, &self.parts.helper);
                 }
             }
+            Effect::SeatKnown { node, seat } => {
+                if let Some(links) = &self.parts.links {
+                    links.seat_known(node, &seat);
+                }
+            }
             Effect::ToShard { shard, message } if shard == self.number => {
                 self.event(Event::Message(message));
             }

@@ -31,7 +31,7 @@ use crate::{
     mutation::{removed, Rule},
     state::{
         command::Command,
-        meta::{MetaCommand, MetaState, Open, FOUNDING_JOIN},
+        meta::{is_nameless, nameless_peer, MetaCommand, MetaState, Open, FOUNDING_JOIN},
         queue::AppendedRecord,
     },
     store::{Checkpoint, CheckpointHead},
@@ -398,7 +398,11 @@ impl Boot {
     fn fresh(&self) -> Recovered {
         let founder = |node: &u32| PeerId::new(*node, FOUNDING_JOIN).0;
         let voters = self.config.nodes.iter().map(founder).collect();
-        let peer = PeerId::new(self.config.node, FOUNDING_JOIN);
+        let joins = self.config.joins;
+        let peer = match joins {
+            true => PeerId(nameless_peer(self.config.node, self.config.cookie)),
+            false => PeerId::new(self.config.node, FOUNDING_JOIN),
+        };
         Recovered {
             state: GroupState {
                 answers_at: Boundary::Durable,
@@ -411,7 +415,7 @@ impl Boot {
                 base_term: 0,
                 members: Members::of_voters(voters),
                 stopped: false,
-                keeps_reported: true,
+                keeps_reported: !joins,
             },
             last_index: 0,
             last_term: 0,
@@ -468,6 +472,14 @@ impl Boot {
             if !alone && harm {
                 recovered.state.keeps_reported = false;
             }
+            if is_nameless(recovered.state.peer.0) {
+                // Nothing of it was ever answered: it begins when it has a name.
+                if id != GroupId::META {
+                    outbound.push((0, ask_for_name(group, recovered.state.peer, true)));
+                }
+                awaiting.insert(group, recovered);
+                continue;
+            }
             if !alone && recovered.state.stopped {
                 // It keeps its name: under it nothing is voted, acknowledged or led.
                 let mut node = Group::open(id, &recovered, true, self.config.random)?;
@@ -485,12 +497,8 @@ impl Boot {
             if forgot && !alone {
                 // Group 0's own replica is given its name by group 0's leader.
                 if id != GroupId::META {
-                    let rejoin = MetaCommand::Rejoin {
-                        group,
-                        retired_peer: peer.0,
-                        harmed: !recovered.state.keeps_reported,
-                    };
-                    outbound.push((0, ShardMessage::AskMeta(Box::new(rejoin))));
+                    let harmed = !recovered.state.keeps_reported;
+                    outbound.push((0, ask_for_name(group, peer, harmed)));
                 }
                 awaiting.insert(group, recovered);
             } else if forgot && id != GroupId::META {
@@ -599,6 +607,7 @@ impl Boot {
             directory_told: false,
             opens_told: false,
             known_logs: Vec::new(),
+            known_seats: Vec::new(),
             config: self.config,
             log,
         };
@@ -607,6 +616,14 @@ impl Boot {
         engine.watch_index();
         Ok(engine)
     }
+}
+
+fn ask_for_name(group: u32, retired: PeerId, harmed: bool) -> ShardMessage {
+    ShardMessage::AskMeta(Box::new(MetaCommand::Rejoin {
+        group,
+        retired_peer: retired.0,
+        harmed,
+    }))
 }
 
 /// What was weakened once stays so, whatever an earlier item says.

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     group::{PeerId, Recovered},
     io::BatchBuffer,
-    state::meta::Collected,
+    state::meta::{is_nameless, vacant_peer, Collected},
 };
 
 impl<B: BatchBuffer> Engine<B> {
@@ -224,7 +224,7 @@ impl<B: BatchBuffer> Engine<B> {
             tolerates: 0,
             leader: 0,
             term: state.term,
-            peer: state.peer.0,
+            peer: shown(state.peer.0),
             last,
             committed: recovered.tail.known_commit().min(last),
             applied: recovered.last_index,
@@ -257,5 +257,13 @@ impl<B: BatchBuffer> Engine<B> {
             })
         });
         ordered.collect()
+    }
+}
+
+/// A replica that never had a name is shown as nobody's.
+fn shown(peer: u64) -> u64 {
+    match is_nameless(peer) {
+        true => vacant_peer(PeerId(peer).node()),
+        false => peer,
     }
 }

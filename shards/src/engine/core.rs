@@ -31,7 +31,7 @@ use crate::{
     io::BatchBuffer,
     log::{CleanMarker, LogEffect, LogFrontiers, LogPosition, LogWriter},
     state::{
-        meta::{GroupHistory, Open},
+        meta::{GroupHistory, Open, Seat},
         queue::AppendedRecord,
     },
 };
@@ -128,6 +128,7 @@ pub struct Engine<B> {
     pub(super) opens_told: bool,
     /// What this shard was told of them in this turn.
     pub(super) known_logs: Vec<(u32, Open)>,
+    pub(super) known_seats: Vec<(u32, Box<Seat>)>,
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -377,6 +378,11 @@ impl<B: BatchBuffer> Engine<B> {
                 self.histories.insert(group.0, history);
             }
             ShardMessage::LogKnown { node, open } => self.known_logs.push((node, open)),
+            ShardMessage::Seat {
+                node,
+                seat,
+                forgotten,
+            } => self.on_seat(node, seat, forgotten),
             ShardMessage::AskMeta(command) => self.ask_meta(*command),
             ShardMessage::Leaderless { group, generation } => {
                 self.note_leaderless(group, generation);
@@ -709,6 +715,8 @@ impl<B: BatchBuffer> Engine<B> {
         self.push_node_effects(effects);
         let known = self.known_logs.drain(..);
         effects.extend(known.map(|(node, open)| Effect::LogKnown { node, open }));
+        let known = self.known_seats.drain(..);
+        effects.extend(known.map(|(node, seat)| Effect::SeatKnown { node, seat }));
         effects.extend(
             self.outbound
                 .drain(..)

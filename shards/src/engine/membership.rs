@@ -20,7 +20,7 @@ use crate::{
     group::{GroupId, MembershipChange, MembershipStep, PeerId, Recovered},
     io::BatchBuffer,
     mutation::{removed, Rule},
-    state::meta::MetaCommand,
+    state::meta::{is_vacant, MetaCommand},
 };
 
 impl<B: BatchBuffer> Engine<B> {
@@ -36,7 +36,8 @@ impl<B: BatchBuffer> Engine<B> {
             slot.replaced.insert(retired, new);
         }
         let waits = self.awaiting_recovery.get(&group.0);
-        if waits.is_some_and(|recovered| recovered.state.peer.0 == retired) {
+        let waits = waits.is_some_and(|recovered| recovered.state.peer.0 == retired);
+        if waits && !is_vacant(new) {
             self.open_rejoined(group, PeerId(new));
         }
     }
@@ -126,8 +127,9 @@ fn next_step(slot: &mut GroupSlot) -> Option<MembershipChange> {
         if members.contains(*retired) {
             return change(MembershipStep::Remove, *retired);
         }
-        // A name that was itself retired since does not come back.
-        if slot.replaced.contains_key(new) {
+        // A name that was itself retired since does not come back, and nobody is in the
+        // place of a replica that was given up until its node has a new directory.
+        if slot.replaced.contains_key(new) || is_vacant(*new) {
             continue;
         }
         if !members.contains(*new) {

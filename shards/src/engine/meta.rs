@@ -34,7 +34,9 @@ use crate::{
     io::BatchBuffer,
     state::{
         command::{Command, PartitionSpec},
-        meta::{DeclareRequest, MetaCommand, MetaOutcome, MetaState, QueueDeclaration},
+        meta::{
+            is_nameless, DeclareRequest, MetaCommand, MetaOutcome, MetaState, QueueDeclaration,
+        },
     },
 };
 
@@ -274,8 +276,15 @@ impl<B: BatchBuffer> Engine<B> {
             }
             (MetaOutcome::Deleted { existed }, origin) => self.deleted(command, existed, origin),
             (MetaOutcome::Replaced { .. }, _) => {
-                if let MetaCommand::Rejoin { group, .. } = *command {
+                if let MetaCommand::Rejoin {
+                    group,
+                    retired_peer,
+                    ..
+                } = *command
+                {
                     self.tell_history(group);
+                    // The first name that a directory is given is its node's seat.
+                    self.opens_told &= !is_nameless(retired_peer);
                 }
             }
             // Another recovery got the join number first: ask for the next one.
@@ -311,6 +320,7 @@ impl<B: BatchBuffer> Engine<B> {
             }
             (MetaOutcome::History { group }, _) => self.tell_history(group),
             (MetaOutcome::Opened { .. }, _) => self.opens_told = false,
+            (MetaOutcome::Vacated { .. }, _) => self.vacated(),
             _ => {}
         }
     }

@@ -46,6 +46,7 @@ mod requests;
 mod resign;
 mod roles;
 mod room;
+mod seats;
 mod settle;
 mod shortfall;
 mod slow_owner;

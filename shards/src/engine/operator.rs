@@ -42,7 +42,7 @@ struct Order {
 }
 
 /// What group 0's leader makes of an order.
-enum Decision {
+pub(super) enum Decision {
     Propose(MetaCommand),
     /// It is in force already.
     Stands(String),
@@ -74,7 +74,7 @@ impl<B: BatchBuffer> Engine<B> {
             ClusterAction::Drain | ClusterAction::Undrain => {
                 self.order_drain(conn, correlation, order, body)
             }
-            ClusterAction::Forget | ClusterAction::Recover => {
+            ClusterAction::Forget | ClusterAction::Recover | ClusterAction::Replace => {
                 self.order_meta(conn, correlation, order, body)
             }
         });
@@ -163,6 +163,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let decision = match order.action {
             ClusterAction::Forget => self.decide_forget(order)?,
+            ClusterAction::Replace => self.decide_replace(order.node)?,
             _ => self.decide_recover(order)?,
         };
         match decision {
@@ -177,7 +178,8 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// What every node can tell.
     fn check_order(&self, order: Order) -> Result<(), Refusal> {
-        if order.action == ClusterAction::Forget {
+        let of_node = matches!(order.action, ClusterAction::Forget | ClusterAction::Replace);
+        if of_node {
             self.check_node(order.node)?;
         }
         if !self.is_cluster() {
@@ -187,7 +189,7 @@ impl<B: BatchBuffer> Engine<B> {
             );
             return Err((ErrorCode::Invalid, message));
         }
-        if order.action == ClusterAction::Forget {
+        if of_node {
             return Ok(());
         }
         if order.group == GroupId::META.0 {
@@ -286,6 +288,7 @@ impl<B: BatchBuffer> Engine<B> {
             (MetaCommand::Forget { node }, _) => format!(
                 "node {node} is forgotten: no recovery waits for what it holds, and the others refuse its links; do not start it again"
             ),
+            (MetaCommand::Replace { node }, _) => Self::say_replaced(*node),
             (MetaCommand::Collect { group, .. }, _) => self.say_collected(*group),
             _ => return,
         };

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     group::{GroupId, PeerId},
     io::BatchBuffer,
-    state::meta::{Collected, GroupHistory, MetaCommand, MetaState},
+    state::meta::{is_vacant, Collected, GroupHistory, MetaCommand, MetaState},
 };
 
 const META: u32 = GroupId::META.0;
@@ -164,6 +164,9 @@ impl<B: BatchBuffer> Engine<B> {
         if !self.leads_meta() {
             return;
         }
+        if !self.may_be_named(node, &command) {
+            return;
+        }
         if !self.is_done(&command) {
             let _ = self.try_propose_meta(&command, Origin::Nobody);
             return;
@@ -182,6 +185,7 @@ impl<B: BatchBuffer> Engine<B> {
         let meta = self.meta.as_ref();
         let history = meta.and_then(|meta| meta.state.group(META));
         let new = history.and_then(|history| history.replaced.get(&retired).copied());
+        let new = new.filter(|new| !is_vacant(*new));
         if let Some((new, out)) = new.zip(self.links.output(node)) {
             NodeMessage::Named { retired, new }.encode(out);
         }
@@ -340,6 +344,7 @@ impl<B: BatchBuffer> Engine<B> {
             .filter(|((_, log), _)| *log < self.config.place.shards);
         let news = opens.map(|((node, log), open)| (log, ShardMessage::LogKnown { node, open }));
         self.outbound.extend(news);
+        self.tell_seats();
         self.opens_told = true;
     }
 

@@ -21,7 +21,7 @@ use crate::{
     io::BatchBuffer,
     log::LogPosition,
     mutation::{removed, Rule},
-    state::meta::{Answer, GroupHistory, MetaCommand, MetaState},
+    state::meta::{is_vacant, Answer, GroupHistory, MetaCommand, MetaState},
 };
 
 /// Between two times that a replica says it knows no leader, in ms.
@@ -195,7 +195,8 @@ impl<B: BatchBuffer> Engine<B> {
         }
         // Whatever it was in the ended generation is over.
         self.stop_generation(id);
-        match history.replaced.get(&own.peer.0) {
+        let named = history.replaced.get(&own.peer.0);
+        match named.filter(|new| !is_vacant(**new)) {
             Some(new) => {
                 let first = Members::of_voters(vec![history.newest_peer]);
                 let (generation, peer) = (history.generation, PeerId(*new));

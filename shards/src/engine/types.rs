@@ -7,7 +7,7 @@ use wire::frame::FrameHeader;
 use crate::{
     group::{GroupId, PeerId},
     log::{segment_name, IoFailure, LogEffect},
-    state::meta::{GroupHistory, Lineage, MetaCommand, Open, QueueDeclaration},
+    state::meta::{GroupHistory, Lineage, MetaCommand, Open, QueueDeclaration, Seat},
     store::{pack_name, StoreDone, StoreJob},
 };
 
@@ -79,6 +79,8 @@ pub struct EngineConfig {
     pub nonce: u64,
     /// What the directory has heard of its log's opens.
     pub lineage: Lineage,
+    /// The directory was made to join: group 0 has to name its replicas first.
+    pub joins: bool,
     /// Every node of the cluster, this one included, ascending; this one alone: solo.
     pub nodes: Vec<u32>,
     pub place: ShardPlace,
@@ -218,6 +220,12 @@ pub enum Effect<B> {
     LogKnown {
         node: u32,
         open: Open,
+    },
+    /// Group 0 knows that the node's directory was given up, and which one took its place:
+    /// no link of any other is to be taken for the node's.
+    SeatKnown {
+        node: u32,
+        seat: Box<Seat>,
     },
     /// The node broke the protocol between nodes: end the link, and say why once.
     NodeRefused {
@@ -363,6 +371,13 @@ pub enum ShardMessage {
     AskMeta(Box<MetaCommand>),
     /// Group 0 knows of that open of a node's log, to the shard that links to it.
     LogKnown { node: u32, open: Open },
+    /// A node's directory was given up, and who has its place, from shard 0.
+    Seat {
+        node: u32,
+        seat: Box<Seat>,
+        /// An operator gave the node up since.
+        forgotten: bool,
+    },
     /// A replica knows no leader of its group, to shard 0.
     Leaderless { group: u32, generation: u32 },
     /// An operator's word: hand over what you lead, and lead nothing; or lead again.

@@ -144,6 +144,7 @@ impl World {
             cookie: 1,
             nonce: 1,
             lineage: shards::state::meta::Lineage::default(),
+            joins: false,
             nodes: (0..self.nodes.len()).map(number).collect(),
             place: ShardPlace::spread(self.settings.data_groups, 1),
             start_wall_ms: sim.wall_ms(self.now_us),

@@ -107,7 +107,10 @@ impl World {
             Effect::Output { conn } => self.want_output(conn),
             Effect::Close { conn } => self.close(conn),
             // One node: nobody is linked.
-            Effect::NodeOutput { .. } | Effect::NodeRefused { .. } | Effect::LogKnown { .. } => {}
+            Effect::NodeOutput { .. }
+            | Effect::NodeRefused { .. }
+            | Effect::LogKnown { .. }
+            | Effect::SeatKnown { .. } => {}
             Effect::ToShard { shard: to, message } if to == shard => {
                 self.event(shard, Event::Message(message));
             }

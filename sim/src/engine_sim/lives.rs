@@ -255,6 +255,7 @@ impl World {
             cookie: 1,
             nonce: 1,
             lineage: shards::state::meta::Lineage::default(),
+            joins: false,
             nodes: vec![1],
             place: self.node.place(self.settings.data_groups),
             start_wall_ms: self.wall_ms(),

@@ -13,7 +13,8 @@ use argh::FromArgs;
 use super::{queue::parse_positive, session};
 
 /// See how a cluster is, and act where it needs a decision. Adding, removing and
-/// moving nodes is not possible in this version: a cluster keeps its founding nodes.
+/// moving nodes is not possible in this version: a cluster keeps its founding nodes,
+/// each on a new directory where the one it had is lost.
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "cluster", help_triggers("-h", "--help"))]
 pub struct Cluster {
@@ -26,6 +27,7 @@ pub struct Cluster {
 enum Action {
     Status(Status),
     Forget(Forget),
+    Replace(Replace),
     Recover(Recover),
     Drain(Drain),
     Undrain(Undrain),
@@ -53,9 +55,8 @@ struct Status {
 }
 
 /// Give a node up that is gone for good, so that recoveries do not wait for what it
-/// holds. It can never come back: the others refuse its links. What only it held is
-/// lost. Groups keep counting it as a missing replica, for a node cannot be replaced
-/// in this version.
+/// holds. Its directory can never come back: the others refuse its links. What only it
+/// held is lost. Groups keep counting it as a missing replica until the node is replaced.
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "forget", help_triggers("-h", "--help"))]
 struct Forget {
@@ -70,6 +71,31 @@ struct Forget {
     /// also while it is linked
     #[argh(switch)]
     force: bool,
+
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
+
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Say that the data directory of a node is lost for good, so that a new one may take its
+/// place: start the node on an empty directory with `tidegate serve --join` afterwards,
+/// and it is brought up in every group. What only the lost one held is lost, and it can
+/// never come back.
+#[derive(Debug, FromArgs)]
+#[argh(subcommand, name = "replace", help_triggers("-h", "--help"))]
+struct Replace {
+    /// number of the node
+    #[argh(positional)]
+    node: u32,
+
+    /// its directory is lost for good: do it
+    #[argh(switch)]
+    confirm: bool,
 
     /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
     /// the other, are nodes of one cluster: any that answers
@@ -188,6 +214,12 @@ impl Cluster {
                 let server = args.server.clone();
                 session::run(&server, args.json, |client, out| {
                     orders::forget(client, out, args)
+                })
+            }
+            Action::Replace(args) => {
+                let server = args.server.clone();
+                session::run(&server, args.json, |client, out| {
+                    orders::replace(client, out, args)
                 })
             }
             Action::Recover(args) => {

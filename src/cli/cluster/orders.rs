@@ -11,7 +11,7 @@ use super::{
     gather::{self, Gathered},
     show::recovery_line,
     summary::Summary,
-    Drain, Forget, Recover,
+    Drain, Forget, Recover, Replace,
 };
 use crate::cli::{failure::Failure, output::Output, patience::Patience};
 
@@ -67,6 +67,19 @@ pub async fn forget(client: Client, mut out: Output, args: Forget) -> Result<(),
         .await
         .map_err(failed(format!("cannot forget node {node}")))?;
     let result = ResultJson::of_node("forget", node, ordered.changed, &ordered.message);
+    result.show(&mut out).await
+}
+
+pub async fn replace(client: Client, mut out: Output, args: Replace) -> Result<(), Failure> {
+    let node = args.node;
+    if !args.confirm {
+        return Err(Failure::ReplaceNotConfirmed { node });
+    }
+    let ordered = Patience::new()
+        .ask(|| client.replace(node))
+        .await
+        .map_err(failed(format!("cannot replace node {node}")))?;
+    let result = ResultJson::of_node("replace", node, ordered.changed, &ordered.message);
     result.show(&mut out).await
 }
 

@@ -233,6 +233,8 @@ refusals! {
     Leaving = 23 "going away",
     /// The log was opened anew: so is the link.
     Reopened = 24 "its log was opened anew",
+    /// The node's directory was given up, and this one has not taken its place.
+    Unseated = 25 "not the node's directory",
 }
 
 /// Why a link is refused, as it travels: the code (u16 LE), then text.
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_header_is_these_bytes() {
-        let mut expected = b"TDGN\x02\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
+        let mut expected = b"TDGN\x04\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
         expected.extend_from_slice(&[5, 0, 0, 0, 2, 0, 0, 0]);
         expected.extend_from_slice(&[7; 16]);
         assert_eq!(HEADER.encode().as_slice(), expected);

@@ -14,7 +14,8 @@
 //! 80  last token     u64 LE   the one before, which was recorded
 //! 88  recorded       u64 LE   open counter of the last open known to be recorded
 //! 96  has a secret   u8       0 or 1
-//! 97  members        u8       then so many u32 LE, ascending
+//! 97  joins          u8       1: the directory was made to join
+//! 98  members        u8       then so many u32 LE, ascending
 //!     cluster name   the rest, 1 to 64 bytes
 //! ```
 
@@ -44,6 +45,8 @@ pub struct NodeHello {
     pub last_token: u64,
     pub recorded: u64,
     pub has_secret: bool,
+    /// The directory was made to join.
+    pub joins: bool,
     /// Ascending.
     pub members: Vec<u32>,
     pub cluster: String,
@@ -73,6 +76,7 @@ impl NodeHello {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.push(u8::from(self.has_secret));
+        out.push(u8::from(self.joins));
         let members = self.members.iter().take(MAX_MEMBERS);
         out.push(members.len() as u8);
         for member in members {
@@ -101,14 +105,19 @@ impl NodeHello {
             token: reader.u64()?,
             last_token: reader.u64()?,
             recorded: reader.u64()?,
-            has_secret: match reader.u8()? {
-                0 => false,
-                1 => true,
-                _ => return Err(NodeMessageError::Field("has a secret")),
-            },
+            has_secret: truth(&mut reader, "has a secret")?,
+            joins: truth(&mut reader, "joins")?,
             members: members(&mut reader)?,
             cluster: cluster(reader.take_rest())?,
         })
+    }
+}
+
+fn truth(reader: &mut Reader<'_>, field: &'static str) -> Result<bool, NodeMessageError> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(NodeMessageError::Field(field)),
     }
 }
 
@@ -146,6 +155,7 @@ mod tests {
             last_token: 10,
             recorded: 4,
             has_secret: true,
+            joins: true,
             members: vec![1, 2, 3],
             cluster: "orders-1".to_owned(),
         }
@@ -163,12 +173,11 @@ mod tests {
 
     #[test]
     fn values_that_none_may_have_are_refused() {
-        let mut bytes = hello().encode();
-        bytes[96] = 2;
-        assert!(NodeHello::decode(&bytes).is_err());
-        let mut bytes = hello().encode();
-        bytes[97] = 6;
-        assert!(NodeHello::decode(&bytes).is_err());
+        for (at, value) in [(96, 2), (97, 2), (98, 6)] {
+            let mut bytes = hello().encode();
+            bytes[at] = value;
+            assert!(NodeHello::decode(&bytes).is_err(), "{at}");
+        }
         for name in ["", "a b", "ä", "\u{1b}[2J", &"n".repeat(65)] {
             let cluster = name.to_owned();
             let bytes = NodeHello { cluster, ..hello() }.encode();

@@ -36,7 +36,7 @@ pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
 use reader::Reader;
 
 /// Version of everything on a link between nodes.
-pub const NODE_PROTOCOL_VERSION: u16 = 3;
+pub const NODE_PROTOCOL_VERSION: u16 = 4;
 /// Bytes in front of each message's payload.
 pub const HEAD_BYTES: usize = 8;
 

@@ -25,7 +25,7 @@ use crate::{
         shard::Report,
     },
     engine::Notice,
-    state::meta::{Contradiction, Lineage, Open},
+    state::meta::{Contradiction, Lineage, Open, Seat, Unseated},
 };
 
 /// Connections on their way between shards, at most: those of one that is not up
@@ -72,6 +72,7 @@ impl ClusterOptions {
         Membership {
             cluster: self.name.clone(),
             members: self.members(),
+            joins: false,
         }
     }
 }
@@ -87,12 +88,15 @@ pub(in crate::driver) struct Cluster {
     logs: Mutex<BTreeMap<(u32, u16), KnownLog>>,
     /// By node and log: what group 0 knows, over restarts of this node.
     recorded: Mutex<BTreeMap<(u32, u16), Open>>,
+    /// Nodes whose directory was given up, as group 0 knows.
+    seats: Mutex<BTreeMap<u32, Seat>>,
     reports: flume::Sender<Report>,
     /// Connections on their way from one shard to another.
     passing: AtomicUsize,
     shards: u16,
     data_groups: u32,
     cookie: u64,
+    joins: bool,
     nonce: u64,
     heard: Heard,
 }
@@ -100,6 +104,7 @@ pub(in crate::driver) struct Cluster {
 /// What another node's log said of itself when it was linked.
 struct KnownLog {
     open: Open,
+    joins: bool,
     /// Links of it that are up, one but for moments of change.
     up: u32,
 }
@@ -122,11 +127,13 @@ impl Cluster {
             refusals: Refusals::default(),
             logs: Mutex::default(),
             recorded: Mutex::default(),
+            seats: Mutex::default(),
             reports,
             passing: AtomicUsize::new(0),
             shards: identity.place.shards,
             data_groups: identity.place.shard_of_group.len() as u32 - 1,
             cookie: identity.cookie,
+            joins: identity.joins(),
             nonce: u64::from_le_bytes(random_bytes()?),
         })
     }
@@ -168,6 +175,44 @@ impl Cluster {
         check(open, log, linked.open).err()
     }
 
+    /// Group 0 knows who may be the node now. What is linked as it is refused if it is not:
+    /// tells why.
+    pub(super) fn seat_known(&self, node: u32, shard: u16, seat: &Seat) -> Option<Refusal> {
+        let recorded = self.recorded.lock();
+        let mut recorded = recorded.unwrap_or_else(PoisonError::into_inner);
+        recorded
+            .retain(|(of, _), open| *of != node || seat.admits(node, open.cookie, true).is_ok());
+        drop(recorded);
+        let seats = self.seats.lock();
+        let mut seats = seats.unwrap_or_else(PoisonError::into_inner);
+        seats.insert(node, seat.clone());
+        drop(seats);
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = logs.get(&(node, shard)).filter(|linked| linked.up > 0)?;
+        let admitted = seat.admits(node, linked.open.cookie, linked.joins);
+        admitted.map_err(|why| unseated(node, why)).err()
+    }
+
+    /// Whether the directory is the one that has the node's place, where another was
+    /// given up; of one that was made to join, whether another was.
+    fn check_seat(&self, hello: &NodeHello) -> Result<(), Refusal> {
+        let (node, joins) = (hello.from, hello.joins);
+        let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let admitted = match seats.get(&node) {
+            Some(seat) => seat.admits(node, hello.cookie, joins),
+            None if joins && self.has_directory(node) => Err(Unseated::NotReplaced { node }),
+            None => Ok(()),
+        };
+        admitted.map_err(|why| unseated(node, why))
+    }
+
+    fn has_directory(&self, node: u32) -> bool {
+        let recorded = self.recorded.lock();
+        let recorded = recorded.unwrap_or_else(PoisonError::into_inner);
+        let mut logs = recorded.range((node, 0)..=(node, u16::MAX));
+        logs.next().is_some()
+    }
+
     /// Whether group 0 knows an open of the log that `open` cannot follow.
     fn check_recorded(&self, hello: &NodeHello) -> Result<(), Refusal> {
         let recorded = self.recorded.lock();
@@ -199,6 +244,7 @@ impl Cluster {
             recorded: self.heard.of(shard).recorded,
             challenge: self.challenges.next(),
             has_secret: self.options.secret.is_some(),
+            joins: self.joins,
             members: self.options.members(),
             cluster: self.options.name.clone(),
         }
@@ -268,6 +314,7 @@ impl Cluster {
     /// copied or is an old copy. Known from what was linked in this process's life, and
     /// from group 0.
     pub(super) fn claim(self: &Arc<Self>, hello: &NodeHello) -> Result<Claim, Refusal> {
+        self.check_seat(hello)?;
         let recorded = self.check_recorded(hello);
         let key = (hello.from, hello.shard);
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -288,7 +335,8 @@ impl Cluster {
         }
         let up = same.map_or(0, |log| log.up) + 1;
         let open = open_of(hello);
-        let log = KnownLog { open, up };
+        let joins = hello.joins;
+        let log = KnownLog { open, joins, up };
         logs.insert(key, log);
         Ok(Claim {
             cluster: self.clone(),
@@ -356,6 +404,10 @@ impl Cluster {
         // The receiver is gone only when the process ends.
         let _ = self.reports.send(Report::Notice { shard, notice });
     }
+}
+
+fn unseated(node: u32, why: Unseated) -> Refusal {
+    Refusal::new(RefusalCode::Unseated, format!("node {node}: {why}"))
 }
 
 fn open_of(hello: &NodeHello) -> Open {

@@ -49,7 +49,10 @@ use strangers::Strangers;
 pub(super) use strangers::MOST_STRANGERS;
 
 use super::{helper::Helper, shard::Shard};
-use crate::{engine::Notice, state::meta::Open};
+use crate::{
+    engine::Notice,
+    state::meta::{Open, Seat},
+};
 
 /// A node that was not linked so long after the start is mentioned.
 const QUIET_START: Duration = Duration::from_secs(5);
@@ -202,6 +205,16 @@ impl Links {
             return;
         }
         if let Some(refusal) = self.cluster.log_known((node, self.shard), open) {
+            let whom = Who::Node(node);
+            self.cluster
+                .note(self.shard, whom, By::Us, "linked", &refusal);
+            self.end(node, refusal);
+        }
+    }
+
+    /// Group 0 knows who may be the node: a link of another directory ends.
+    pub(super) fn seat_known(&self, node: u32, seat: &Seat) {
+        if let Some(refusal) = self.cluster.seat_known(node, self.shard, seat) {
             let whom = Who::Node(node);
             self.cluster
                 .note(self.shard, whom, By::Us, "linked", &refusal);

@@ -12,15 +12,18 @@
 //!              last_term u64, last_index u64, counts u8
 //! forgotten u32: node u32 each
 //! lineages u32: node u32, log u16, token u64, last_token u64, recorded u64
+//! seats u32:   node u32, holder u64 (0 nobody), first_join u64, former u32, peer u64 each
 //! ```
 //!
 //! Plain little-endian. From `replaced` on, what is empty at the end is left out
 //! (`eventful` and `forgotten` only together).
 
+use std::collections::BTreeMap;
+
 use wire::vocabulary::Mode;
 
 use super::{
-    peer_node, Answer, Collecting, GroupHistory, Lineage, MetaState, Open, QueueDeclaration,
+    peer_node, Answer, Collecting, GroupHistory, Lineage, MetaState, Open, QueueDeclaration, Seat,
 };
 use crate::state::{command::CommandError, reader::Reader};
 
@@ -57,7 +60,8 @@ impl MetaState {
         let lineages = self.opens.iter().map(|(log, open)| (log, open.lineage));
         let lineages = lineages.filter(|(_, lineage)| *lineage != Lineage::default());
         let lineages: Vec<_> = lineages.collect();
-        let more = !eventful.is_empty() || !self.forgotten.is_empty() || !lineages.is_empty();
+        let last = !lineages.is_empty() || !self.seats.is_empty();
+        let more = !eventful.is_empty() || !self.forgotten.is_empty() || last;
         if replaced.is_empty() && !more {
             return;
         }
@@ -79,7 +83,7 @@ impl MetaState {
         for node in &self.forgotten {
             out.extend_from_slice(&node.to_le_bytes());
         }
-        if lineages.is_empty() {
+        if !last {
             return;
         }
         put_count(out, lineages.len());
@@ -87,6 +91,9 @@ impl MetaState {
             out.extend_from_slice(&node.to_le_bytes());
             out.extend_from_slice(&log.to_le_bytes());
             lineage.encode(out);
+        }
+        if !self.seats.is_empty() {
+            put_seats(out, &self.seats);
         }
     }
 
@@ -150,9 +157,44 @@ impl MetaState {
                 open.lineage = Lineage::decode(&mut reader)?;
             }
         }
+        if !reader.is_empty() {
+            state.seats = read_seats(&mut reader)?;
+        }
         reader.end()?;
         Ok(state)
     }
+}
+
+fn put_seats(out: &mut Vec<u8>, seats: &BTreeMap<u32, Seat>) {
+    put_count(out, seats.len());
+    for (node, seat) in seats {
+        out.extend_from_slice(&node.to_le_bytes());
+        for word in [seat.holder.unwrap_or(0), seat.first_join] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        put_count(out, seat.former.len());
+        for peer in &seat.former {
+            out.extend_from_slice(&peer.to_le_bytes());
+        }
+    }
+}
+
+fn read_seats(reader: &mut Reader<'_>) -> Result<BTreeMap<u32, Seat>, CommandError> {
+    let mut seats = BTreeMap::new();
+    for _ in 0..reader.u32()? {
+        let node = reader.u32()?;
+        let holder = Some(reader.u64()?).filter(|holder| *holder != 0);
+        let mut seat = Seat {
+            holder,
+            first_join: reader.u64()?,
+            ..Seat::default()
+        };
+        for _ in 0..reader.u32()? {
+            seat.former.insert(reader.u64()?);
+        }
+        seats.insert(node, seat);
+    }
+    Ok(seats)
 }
 
 fn put_events(out: &mut Vec<u8>, history: &GroupHistory) {
@@ -303,15 +345,23 @@ mod tests {
             harmed: true,
         });
         state.apply(&MetaCommand::Forget { node: 3 });
+        for node in [4, 2] {
+            state.apply(&MetaCommand::Replace { node });
+        }
+        state.apply(&MetaCommand::Rejoin {
+            group: 0,
+            retired_peer: super::super::nameless_peer(2, 77),
+            harmed: true,
+        });
         let bytes = captured(&state);
         let mut restored = MetaState::restore(8, &bytes).unwrap();
         assert_eq!(captured(&restored), bytes);
         let next = declare("c", Mode::Buffered);
         assert_eq!(restored.apply(&next), state.apply(&next));
         assert_eq!(captured(&restored), captured(&state));
-        // Three of the cuts leave what a state without the last parts is.
+        // Four of the cuts leave what a state without the last parts is.
         let whole = (0..bytes.len()).filter(|cut| MetaState::restore(8, &bytes[..*cut]).is_ok());
-        assert_eq!(whole.count(), 3);
+        assert_eq!(whole.count(), 4);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! 7 Collect    group u32, generation u32, accepts_loss u8
 //! 8 Answered   group u32, generation u32, peer u64, last_term u64, last_index u64, counts u8
 //! 9 Forget     node u32
+//! 10 Replace   node u32
 //! ```
 
 use wire::vocabulary::Mode;
@@ -32,6 +33,7 @@ const PROMOTING: u8 = 6;
 const COLLECT: u8 = 7;
 const ANSWERED: u8 = 8;
 const FORGET: u8 = 9;
+const REPLACE: u8 = 10;
 
 impl MetaCommand {
     /// The command as bytes. A name longer than its 16-bit length (which
@@ -110,6 +112,10 @@ impl MetaCommand {
                 out.extend_from_slice(&[FORGET, VERSION]);
                 out.extend_from_slice(&node.to_le_bytes());
             }
+            MetaCommand::Replace { node } => {
+                out.extend_from_slice(&[REPLACE, VERSION]);
+                out.extend_from_slice(&node.to_le_bytes());
+            }
         }
         out
     }
@@ -174,6 +180,9 @@ impl MetaCommand {
                 answer: Answer::decode(&mut reader)?,
             },
             FORGET => MetaCommand::Forget {
+                node: reader.u32()?,
+            },
+            REPLACE => MetaCommand::Replace {
                 node: reader.u32()?,
             },
             _ => return Err(CommandError::Malformed("unknown kind")),

@@ -165,12 +165,23 @@ impl MetaState {
         meets.min(self.voters_ever(group, nodes).len()).max(1)
     }
 
-    fn history(&mut self, group: u32) -> &mut GroupHistory {
+    pub(super) fn history(&mut self, group: u32) -> &mut GroupHistory {
         self.groups.entry(group).or_insert_with(GroupHistory::new)
     }
 
     /// Asked for twice it answers the same.
     pub(super) fn rejoin(&mut self, group: u32, retired_peer: u64, harmed: bool) -> MetaOutcome {
+        let nameless = super::is_nameless(retired_peer);
+        if nameless {
+            if let Err(unseated) = self.sit(retired_peer) {
+                let reason = unseated.to_string();
+                return MetaOutcome::Refused { reason };
+            }
+        }
+        if self.is_former(retired_peer) {
+            let reason = format!("the directory of peer {retired_peer:#x} was given up");
+            return MetaOutcome::Refused { reason };
+        }
         let next_join = self.next_join;
         let history = self.history(group);
         if harmed {
@@ -180,7 +191,7 @@ impl MetaState {
             return MetaOutcome::Replaced { new_peer };
         }
         let again = removed(Rule::JoinNumbers);
-        if super::peer_join(retired_peer) >= next_join && !again {
+        if super::peer_join(retired_peer) >= next_join && !again && !nameless {
             let reason =
                 format!("peer {retired_peer:#x} of group {group} is none that could join anew");
             return MetaOutcome::Refused { reason };
@@ -228,7 +239,7 @@ impl MetaState {
 
     /// An answer to an order that stands; the last of a node counts.
     pub(super) fn answered(&mut self, group: u32, generation: u32, answer: Answer) -> MetaOutcome {
-        let gone = self.forgotten.contains(&peer_node(answer.peer));
+        let gone = self.forgotten.contains(&peer_node(answer.peer)) || self.is_former(answer.peer);
         let history = self.history(group);
         let current = history.generation == generation && !gone;
         match history.collecting.as_mut().filter(|_| current) {
@@ -264,6 +275,10 @@ impl MetaState {
                     "group {group} is in generation {current}, which {generation} does not follow"
                 ),
             };
+        }
+        if self.is_former(retired_peer) {
+            let reason = format!("the directory of peer {retired_peer:#x} was given up");
+            return MetaOutcome::Refused { reason };
         }
         if new_peer == retired_peer || super::peer_join(new_peer) < self.next_join {
             return MetaOutcome::Refused {

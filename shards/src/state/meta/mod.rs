@@ -21,6 +21,7 @@ mod groups;
 mod history;
 mod opens;
 mod placement;
+mod seats;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use self::{
     groups::Groups,
     history::{Answer, Collected, Collecting, GroupHistory},
     opens::{Contradiction, Lineage, Open},
+    seats::{is_nameless, is_vacant, nameless_peer, vacant_peer, Seat, Unseated},
     table::QueueTable,
 };
 
@@ -139,6 +141,10 @@ pub enum MetaCommand {
     Forget {
         node: u32,
     },
+    /// An operator says that a node's directory is lost: a new one may take its place.
+    Replace {
+        node: u32,
+    },
 }
 
 /// What applying a command answered.
@@ -171,6 +177,10 @@ pub enum MetaOutcome {
     History {
         group: u32,
     },
+    /// A node's directory was given up, and with it its replicas of every group.
+    Vacated {
+        node: u32,
+    },
     /// Not applied: the command contradicts what is known, or is not valid.
     Refused {
         reason: String,
@@ -189,6 +199,8 @@ pub struct MetaState {
     next_join: u64,
     /// Nodes that an operator gave up.
     forgotten: BTreeSet<u32>,
+    /// Nodes whose directory was given up.
+    seats: BTreeMap<u32, Seat>,
 }
 
 impl MetaState {
@@ -203,6 +215,7 @@ impl MetaState {
             groups: BTreeMap::new(),
             next_join: FOUNDING_JOIN + 1,
             forgotten: BTreeSet::new(),
+            seats: BTreeMap::new(),
         }
     }
 
@@ -239,6 +252,7 @@ impl MetaState {
                 answer,
             } => self.answered(*group, *generation, *answer),
             MetaCommand::Forget { node } => self.forget(*node),
+            MetaCommand::Replace { node } => self.replace(*node),
         }
     }
 
@@ -351,6 +365,11 @@ impl MetaState {
     }
 
     fn opened(&mut self, node: u32, log: u16, open: Open) -> MetaOutcome {
+        let holder = self.seats.get(&node).map(|seat| seat.holder);
+        if holder.is_some_and(|holder| holder != Some(nameless_peer(node, open.cookie))) {
+            let reason = format!("log {log} of node {node}: its directory is not the node's");
+            return MetaOutcome::Refused { reason };
+        }
         if let Some(reason) = self
             .last_open(node, log)
             .and_then(|known| known.contradicts(open))

@@ -47,6 +47,11 @@ impl Placement {
         }
     }
 
+    /// Number of the last group.
+    pub(super) fn groups(&self) -> u32 {
+        self.upper.first + self.upper.count - 1
+    }
+
     /// Partitions dealt out so far, lower and upper half.
     pub(super) fn dealt(&self) -> [u64; 2] {
         [self.lower.dealt, self.upper.dealt]

@@ -312,6 +312,20 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
                 new_peer,
             }
         }),
+        (0..8u32, 0..4u32, any::<bool>(), any::<u64>()).prop_map(
+            |(group, node, nameless, word)| {
+                let retired_peer = match nameless {
+                    true => nameless_peer(node, word % 4),
+                    false => peer_id(node, word % 8),
+                };
+                MetaCommand::Rejoin {
+                    group,
+                    retired_peer,
+                    harmed: word & 8 == 0,
+                }
+            }
+        ),
+        (0..4u32).prop_map(|node| MetaCommand::Replace { node }),
     ]
 }
 
@@ -328,7 +342,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_decode_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..64), kind in 0u8..6) {
+    fn no_bytes_make_decode_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..64), kind in 0u8..12) {
         if let Some(first) = bytes.first_mut() {
             *first = kind;
         }
@@ -336,7 +350,10 @@ proptest! {
             *second %= 2;
         }
         if let Ok(command) = MetaCommand::decode(&bytes) {
-            prop_assert_eq!(command.encode(), bytes);
+            // An open of the version before is written as one of this.
+            if bytes[..2] != [3, 1] {
+                prop_assert_eq!(command.encode(), bytes);
+            }
         }
     }
 
