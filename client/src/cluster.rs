@@ -1,6 +1,9 @@
 //! What operators ask of nodes and order: status, forget, replace, recover, drain.
 
-use std::fmt;
+use std::{
+    fmt,
+    hash::{BuildHasher, Hasher, RandomState},
+};
 
 use wire::{
     message::{
@@ -25,6 +28,12 @@ pub struct Peer {
 }
 
 const JOIN_BITS: u32 = 40;
+
+/// Another number each time, from the seeds of the standard library's hash maps.
+fn random() -> u32 {
+    let drawn = RandomState::new().build_hasher().finish();
+    (drawn >> 32 ^ drawn) as u32
+}
 
 impl Peer {
     fn of(raw: u64) -> Self {
@@ -181,6 +190,7 @@ impl Client {
         self.order(ClusterOrder {
             action: ClusterAction::Replace as u8,
             node,
+            generation: random(),
             ..ClusterOrder::default()
         })
         .await

@@ -674,7 +674,8 @@ bodies! {
         node: u32,
         /// The group it is about, or 0.
         group: u32,
-        /// For recover: the generation that is to end.
+        /// For recover: the generation that is to end. For replace: the order's own number,
+        /// drawn anew for each: one that comes twice does nothing the second time.
         generation: u32,
     }
     /// Answers a cluster order that is in force.

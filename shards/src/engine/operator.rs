@@ -163,7 +163,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let decision = match order.action {
             ClusterAction::Forget => self.decide_forget(order)?,
-            ClusterAction::Replace => self.decide_replace(order.node)?,
+            ClusterAction::Replace => self.decide_replace(order.node, order.generation)?,
             _ => self.decide_recover(order)?,
         };
         match decision {
@@ -288,7 +288,7 @@ impl<B: BatchBuffer> Engine<B> {
             (MetaCommand::Forget { node }, _) => format!(
                 "node {node} is forgotten: no recovery waits for what it holds, and the others refuse its links; do not start it again"
             ),
-            (MetaCommand::Replace { node }, _) => Self::say_replaced(*node),
+            (MetaCommand::Replace { node, .. }, _) => Self::say_replaced(*node),
             (MetaCommand::Collect { group, .. }, _) => self.say_collected(*group),
             _ => return,
         };

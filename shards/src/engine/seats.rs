@@ -26,12 +26,13 @@ use crate::{
 };
 
 impl<B: BatchBuffer> Engine<B> {
-    pub(super) fn decide_replace(&self, node: u32) -> Result<Decision, Refusal> {
+    pub(super) fn decide_replace(&self, node: u32, order: u32) -> Result<Decision, Refusal> {
         let own = self.config.node;
         let state = &self.meta.as_ref().ok_or_else(unavailable)?.state;
         let conflict = |message: String| Err((ErrorCode::Conflict, message));
         let seat = state.seats().get(&node);
-        if seat.is_some_and(|seat| seat.holder.is_none()) {
+        let stands = state.is_given_up_by(node, order);
+        if stands || seat.is_some_and(|seat| seat.holder.is_none()) {
             return Ok(Decision::Stands(format!(
                 "node {node}'s directory was given up before; {}",
                 next_of(node)
@@ -57,7 +58,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         // Who was forgotten is not waited for any more: it takes no quorum with it.
         if state.forgotten().contains(&node) {
-            return Ok(Decision::Propose(MetaCommand::Replace { node }));
+            return Ok(Decision::Propose(MetaCommand::Replace { node, order }));
         }
         for group in 0..self.config.place.shard_of_group.len() as u32 {
             let trusted = state.trusted(group, nodes);
@@ -70,7 +71,7 @@ impl<B: BatchBuffer> Engine<B> {
                 ));
             }
         }
-        Ok(Decision::Propose(MetaCommand::Replace { node }))
+        Ok(Decision::Propose(MetaCommand::Replace { node, order }))
     }
 
     /// Group 0 knows that the node's directory was given up (shard 0).

@@ -54,12 +54,13 @@ impl World {
             Some(5) => self.strike_slow_disk(),
             Some(6) => self.strike_io_error(),
             Some(7) => self.strike_pause(),
+            Some(9) => self.strike_loss_of_a_disk(),
             _ => self.strike_clock_step(),
         }
         Ok(())
     }
 
-    fn some_node(&mut self) -> usize {
+    pub(super) fn some_node(&mut self) -> usize {
         self.random.below(self.nodes.len() as u64) as usize
     }
 

@@ -222,6 +222,16 @@ impl Journal {
         }
     }
 
+    /// A node's disk is gone, with all that was on it.
+    pub fn lost_disk(&mut self, node: usize) {
+        self.hurt(node);
+        let bit: Nodes = 1 << node;
+        for rec in &mut self.records {
+            rec.hurt |= bit;
+            rec.there_on &= !bit;
+        }
+    }
+
     /// Nodes that may still lack what they lost.
     fn hurt_lately(&self) -> Nodes {
         let lately = |at_us: &u64| at_us + REPAIRED_US > self.now_us;

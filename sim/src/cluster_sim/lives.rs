@@ -32,7 +32,7 @@ impl World {
     }
 
     pub(super) fn start(&mut self, node: usize) -> Checked<()> {
-        if self.nodes[node].up {
+        if self.nodes[node].up || self.is_lost(node) {
             return Ok(());
         }
         let drift = self.settings.drift_ppm as i64;
@@ -141,10 +141,10 @@ impl World {
         EngineConfig {
             shard: 0,
             node: number(node),
-            cookie: 1,
+            cookie: if sim.joins { sim.cookie } else { 1 },
             nonce: 1,
             lineage: shards::state::meta::Lineage::default(),
-            joins: false,
+            joins: sim.joins,
             nodes: (0..self.nodes.len()).map(number).collect(),
             place: ShardPlace::spread(self.settings.data_groups, 1),
             start_wall_ms: sim.wall_ms(self.now_us),

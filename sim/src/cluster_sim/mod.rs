@@ -19,7 +19,7 @@
 //!
 //! Modules: [`settings`] (what a run is made of), `world` (what happens when),
 //! `node`, `driver` and `lives` (a machine), `net` and `links` (between them),
-//! `faults`, `client`, `sending`, `receiving`, `traffic` (the clients),
+//! `faults`, `replacing` (a disk that is lost), `client`, `sending`, `receiving`, `traffic` (the clients),
 //! `journal`, `leaders`, `issues` and `audit` (the oracle), [`directed`] (runs in which
 //! what goes wrong is arranged).
 
@@ -36,6 +36,7 @@ mod lives;
 mod net;
 mod node;
 mod receiving;
+mod replacing;
 mod requests;
 mod sending;
 pub mod settings;
@@ -144,6 +145,7 @@ impl World {
         self.plan_strike();
         self.pass(self.settings.busy_ms)?;
         self.heal();
+        self.await_replacement()?;
         self.await_answers()?;
         for client in 0..self.clients.len() {
             self.disconnect(client);

@@ -67,6 +67,8 @@ pub(super) struct Node {
     pub boot_disk: SimDisk,
     pub boot_id: u128,
     pub cookie: u64,
+    /// The directory was made to join.
+    pub joins: bool,
     pub engine: Option<Engine<VecBuffer>>,
     pub rebuilt: Option<Rebuilt>,
     pub sockets: BTreeMap<ConnKey, Socket>,
@@ -125,6 +127,7 @@ impl Node {
             boot_disk: SimDisk::new(random.fork()),
             boot_id: u128::from(random.number()) << 64 | 1,
             cookie: random.number(),
+            joins: false,
             engine: None,
             rebuilt: None,
             sockets: BTreeMap::new(),

@@ -211,6 +211,10 @@ impl World {
                 Ok(Answer::Queues(ids.collect()))
             }
             (Kind::Pong, Request::Ping) => Ok(Answer::Done),
+            (Kind::ClusterOrdered, Request::Replace { node }) => {
+                self.given_up(node);
+                Ok(Answer::Done)
+            }
             (kind, request) => Err(format!("client {client} gets {kind:?} for {request:?}")),
         }
     }

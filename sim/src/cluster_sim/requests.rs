@@ -57,6 +57,9 @@ pub(super) enum Request {
     },
     List,
     Ping,
+    Replace {
+        node: usize,
+    },
 }
 
 /// What came back, for those who wait for it.

@@ -3,14 +3,15 @@
 use wire::{
     codec,
     message::{
-        Barrier, Credit, Declare, Frontiers, List, Locate, Peek, Ping, Publish, QueueInfo, Settle,
-        SettleItem, Subscribe, Unsubscribe, PUBLISH_DURABLE, SETTLE_CONFIRM,
+        Barrier, ClusterOrder, Credit, Declare, Frontiers, List, Locate, Peek, Ping, Publish,
+        QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, PUBLISH_DURABLE, SETTLE_CONFIRM,
     },
-    vocabulary::{Mode, SettleKind},
+    vocabulary::{ClusterAction, Mode, SettleKind},
 };
 
 use super::{
     journal::Key,
+    links::number,
     requests::{Held, Request},
     world::World,
 };
@@ -257,6 +258,16 @@ impl World {
 
     pub(super) fn list(&mut self, client: usize) -> u64 {
         ask!(self, client, Request::List, List::default())
+    }
+
+    pub(super) fn order_replace(&mut self, client: usize, node: usize, order: u32) -> u64 {
+        let body = ClusterOrder {
+            action: ClusterAction::Replace as u8,
+            node: number(node),
+            generation: order,
+            ..Default::default()
+        };
+        ask!(self, client, Request::Replace { node }, body)
     }
 
     pub(super) fn ping(&mut self, client: usize) -> u64 {

@@ -5,7 +5,7 @@ use shards::log::{LogOptions, SyncMethod};
 use crate::Random;
 
 /// Names of the scenarios a seed can be run in.
-pub const SCENARIOS: [&str; 8] = [
+pub const SCENARIOS: [&str; 9] = [
     "calm",
     "crash",
     "partition",
@@ -14,6 +14,7 @@ pub const SCENARIOS: [&str; 8] = [
     "mixed",
     "blackout",
     "ruin",
+    "replace",
 ];
 
 /// What goes wrong: the weights of the kinds of fault; 0 = never.
@@ -37,6 +38,8 @@ pub struct FaultKinds {
     pub pause: u64,
     /// A wall clock steps.
     pub clock_step: u64,
+    /// The disk of one node is lost, and it is replaced.
+    pub disk_loss: u64,
 }
 
 impl FaultKinds {
@@ -46,7 +49,7 @@ impl FaultKinds {
     }
 
     /// In the order of the fields.
-    pub fn weights(&self) -> [u64; 9] {
+    pub fn weights(&self) -> [u64; 10] {
         [
             self.crash,
             self.power_cut,
@@ -57,6 +60,7 @@ impl FaultKinds {
             self.io_error,
             self.pause,
             self.clock_step,
+            self.disk_loss,
         ]
     }
 }
@@ -176,6 +180,15 @@ fn kinds_of(scenario: &str) -> FaultKinds {
             slow_disk: 1,
             ..none
         },
+        "replace" => FaultKinds {
+            disk_loss: 8,
+            crash: 3,
+            power_cut: 1,
+            partition: 2,
+            link_loss: 1,
+            pause: 1,
+            ..none
+        },
         "disk" => FaultKinds {
             slow_disk: 4,
             io_error: 4,
@@ -192,6 +205,7 @@ fn kinds_of(scenario: &str) -> FaultKinds {
             io_error: 2,
             pause: 2,
             clock_step: 1,
+            ..none
         },
     }
 }

@@ -12,7 +12,7 @@ use shards::store::{StoreDone, StoreJob};
 
 use super::{
     client::Client, faults::Fault, journal::Journal, leaders::Leaders, net::Net, node::Node,
-    settings::Settings, Checked,
+    replacing::Lost, settings::Settings, Checked,
 };
 use crate::{
     trace::{Trace, TAIL_LINES},
@@ -43,6 +43,8 @@ pub(super) enum Happening {
     Strike,
     /// A fault ends.
     End(Fault),
+    /// An operator gives the lost directory of a node up, or asks again.
+    GiveUp,
 }
 
 /// What happens to a process.
@@ -133,6 +135,8 @@ pub(super) struct World {
     pub busy: bool,
     pub counts: Counts,
     pub leaders: Leaders,
+    /// A node whose directory is lost and not given up yet.
+    pub lost: Option<Lost>,
     /// For how long processes stood still, in all.
     pub paused_us: u64,
 }
@@ -147,6 +151,7 @@ pub struct Counts {
     pub power_cuts: u64,
     pub latches: u64,
     pub link_losses: u64,
+    pub replacements: u64,
     /// Bodies between nodes that arrived.
     pub bodies: u64,
 }
@@ -174,6 +179,7 @@ impl World {
             counts: Counts::default(),
             settings,
             leaders: Leaders::default(),
+            lost: None,
             paused_us: 0,
         }
     }
@@ -287,6 +293,10 @@ impl World {
             }
             Happening::Strike => self.strike(),
             Happening::End(fault) => self.end_fault(fault),
+            Happening::GiveUp => {
+                self.give_up();
+                Ok(())
+            }
         }
     }
 

@@ -12,7 +12,8 @@
 //!              last_term u64, last_index u64, counts u8
 //! forgotten u32: node u32 each
 //! lineages u32: node u32, log u16, token u64, last_token u64, recorded u64
-//! seats u32:   node u32, holder u64 (0 nobody), first_join u64, former u32, peer u64 each
+//! seats u32:   node u32, holder u64 (0 nobody), first_join u64, order u32,
+//!              former u32, peer u64 each
 //! ```
 //!
 //! Plain little-endian. From `replaced` on, what is empty at the end is left out
@@ -172,6 +173,7 @@ fn put_seats(out: &mut Vec<u8>, seats: &BTreeMap<u32, Seat>) {
         for word in [seat.holder.unwrap_or(0), seat.first_join] {
             out.extend_from_slice(&word.to_le_bytes());
         }
+        out.extend_from_slice(&seat.order.to_le_bytes());
         put_count(out, seat.former.len());
         for peer in &seat.former {
             out.extend_from_slice(&peer.to_le_bytes());
@@ -187,6 +189,7 @@ fn read_seats(reader: &mut Reader<'_>) -> Result<BTreeMap<u32, Seat>, CommandErr
         let mut seat = Seat {
             holder,
             first_join: reader.u64()?,
+            order: reader.u32()?,
             ..Seat::default()
         };
         for _ in 0..reader.u32()? {
@@ -346,7 +349,7 @@ mod tests {
         });
         state.apply(&MetaCommand::Forget { node: 3 });
         for node in [4, 2] {
-            state.apply(&MetaCommand::Replace { node });
+            state.apply(&MetaCommand::Replace { node, order: 6 });
         }
         state.apply(&MetaCommand::Rejoin {
             group: 0,

@@ -13,7 +13,7 @@
 //! 7 Collect    group u32, generation u32, accepts_loss u8
 //! 8 Answered   group u32, generation u32, peer u64, last_term u64, last_index u64, counts u8
 //! 9 Forget     node u32
-//! 10 Replace   node u32
+//! 10 Replace   node u32, order u32
 //! ```
 
 use wire::vocabulary::Mode;
@@ -112,9 +112,10 @@ impl MetaCommand {
                 out.extend_from_slice(&[FORGET, VERSION]);
                 out.extend_from_slice(&node.to_le_bytes());
             }
-            MetaCommand::Replace { node } => {
+            MetaCommand::Replace { node, order } => {
                 out.extend_from_slice(&[REPLACE, VERSION]);
                 out.extend_from_slice(&node.to_le_bytes());
+                out.extend_from_slice(&order.to_le_bytes());
             }
         }
         out
@@ -184,6 +185,7 @@ impl MetaCommand {
             },
             REPLACE => MetaCommand::Replace {
                 node: reader.u32()?,
+                order: reader.u32()?,
             },
             _ => return Err(CommandError::Malformed("unknown kind")),
         };

@@ -144,6 +144,8 @@ pub enum MetaCommand {
     /// An operator says that a node's directory is lost: a new one may take its place.
     Replace {
         node: u32,
+        /// The order's own number: one that comes twice does nothing the second time.
+        order: u32,
     },
 }
 
@@ -252,7 +254,7 @@ impl MetaState {
                 answer,
             } => self.answered(*group, *generation, *answer),
             MetaCommand::Forget { node } => self.forget(*node),
-            MetaCommand::Replace { node } => self.replace(*node),
+            MetaCommand::Replace { node, order } => self.replace(*node, *order),
         }
     }
 

@@ -53,6 +53,8 @@ pub struct Seat {
     pub former: BTreeSet<u64>,
     /// Replicas under lower join numbers were theirs.
     pub first_join: u64,
+    /// The order by which it was given up last.
+    pub order: u32,
 }
 
 /// Why a directory cannot be the node's.
@@ -158,8 +160,17 @@ impl MetaState {
         seat.is_some_and(|seat| peer_join(peer) < seat.first_join)
     }
 
+    /// The order was carried out: it may come again, when its answer was lost.
+    pub fn is_given_up_by(&self, node: u32, order: u32) -> bool {
+        let seat = self.seats.get(&node);
+        seat.is_some_and(|seat| seat.order == order)
+    }
+
     /// A node's directory is given up, and with it all of its replicas.
-    pub(super) fn replace(&mut self, node: u32) -> MetaOutcome {
+    pub(super) fn replace(&mut self, node: u32, order: u32) -> MetaOutcome {
+        if self.is_given_up_by(node, order) {
+            return MetaOutcome::Noted;
+        }
         for group in 0..=self.placement.groups() {
             let history = self.history(group);
             for peer in history.names_of(node) {
@@ -180,6 +191,7 @@ impl MetaState {
         former.extend(seat.holder.take());
         seat.former.append(&mut former);
         seat.first_join = self.next_join;
+        seat.order = order;
         self.forgotten.remove(&node);
         MetaOutcome::Vacated { node }
     }
@@ -223,7 +235,7 @@ mod tests {
         assert!(is_refused(&rejoin(&mut state, 0, new)));
         assert_eq!(state.may_sit(new), Err(Unseated::NotReplaced { node: 3 }));
 
-        state.apply(&MetaCommand::Replace { node: 3 });
+        state.apply(&MetaCommand::Replace { node: 3, order: 5 });
         for group in 0..=2 {
             assert!(state.is_retired(group, peer_id(3, FOUNDING_JOIN)));
             assert_eq!(state.trusted(group, &NODES).len(), 2);
@@ -261,7 +273,8 @@ mod tests {
     fn a_node_is_replaced_again_before_and_after_it_counted() {
         let mut state = MetaState::new(1);
         for (number, cookie) in [41, 42, 43].into_iter().enumerate() {
-            state.apply(&MetaCommand::Replace { node: 2 });
+            let order = number as u32;
+            state.apply(&MetaCommand::Replace { node: 2, order });
             let directory = nameless_peer(2, cookie);
             let MetaOutcome::Replaced { new_peer } = rejoin(&mut state, 1, directory) else {
                 panic!("not named");
@@ -281,11 +294,13 @@ mod tests {
         assert_eq!(alive.len(), 1);
         assert_eq!(history.replaced[&nameless_peer(2, 43)], alive[0]);
         assert_eq!(state.seats()[&2].former.len(), 2);
-        // Twice in a row changes nothing but that.
-        state.apply(&MetaCommand::Replace { node: 2 });
-        let once = state.group(1).cloned();
-        state.apply(&MetaCommand::Replace { node: 2 });
-        assert_eq!(state.group(1), once.as_ref());
+        // The same order once more is late.
+        let before = state.group(1).cloned();
+        state.apply(&MetaCommand::Replace { node: 2, order: 2 });
+        assert_eq!(state.group(1), before.as_ref());
+        assert_eq!(state.seats()[&2].holder, Some(nameless_peer(2, 43)));
+        state.apply(&MetaCommand::Replace { node: 2, order: 3 });
+        assert_eq!(state.seats()[&2].holder, None);
         assert_eq!(state.trusted(1, &NODES).len(), 2);
     }
 
@@ -300,7 +315,7 @@ mod tests {
             new_peer,
         });
         state.apply(&MetaCommand::Forget { node: 2 });
-        state.apply(&MetaCommand::Replace { node: 2 });
+        state.apply(&MetaCommand::Replace { node: 2, order: 5 });
         assert!(state.is_retired(1, new_peer));
         assert!(state.forgotten().is_empty());
         assert!(state.trusted(1, &NODES).is_empty());

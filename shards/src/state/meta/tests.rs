@@ -325,7 +325,7 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
                 }
             }
         ),
-        (0..4u32).prop_map(|node| MetaCommand::Replace { node }),
+        (0..4u32, any::<u32>()).prop_map(|(node, order)| MetaCommand::Replace { node, order }),
     ]
 }
 
