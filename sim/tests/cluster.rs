@@ -1,5 +1,6 @@
 //! Random histories of a cluster (`SEEDS=from..to` chooses others; the runner
-//! `cargo run --release -p tidegate-sim -- --cluster` does many).
+//! `cargo run --release -p tidegate-sim -- --cluster` does many). Each run ends with the
+//! linearizability check of what its clients saw (`tests/linear`).
 
 use tidegate_sim::cluster_sim::{run, Summary, SCENARIOS};
 
@@ -45,14 +46,24 @@ fn a_seed_repeats_bit_for_bit() {
 #[test]
 fn three_nodes_keep_what_they_confirmed_on_two() {
     let mut confirmed = 0;
+    let mut linear = linear::Checked::default();
     for seed in (0..8).chain([14]) {
         let scenario = match seed {
             14 => "partition",
             _ => SCENARIOS[(seed % SCENARIOS.len() as u64) as usize],
         };
-        confirmed += run_or_panic(seed, scenario, 3).confirmed;
+        let done = run_or_panic(seed, scenario, 3);
+        confirmed += done.confirmed;
+        linear.add(&done.linear);
     }
     assert!(confirmed > 1000, "{confirmed} confirmed");
+    // All of it was put in order, and it was not easy.
+    println!("{linear:?}");
+    assert!(linear.operations > 2 * confirmed, "{linear:?}");
+    assert!(
+        linear.longest > 20 && linear.unknown_seen > 10,
+        "{linear:?}"
+    );
 }
 
 /// Seeds that found that a group stayed without service after power cuts of many nodes: a

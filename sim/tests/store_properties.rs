@@ -12,12 +12,17 @@ use std::{fs, path::Path, sync::OnceLock};
 use entries::{CHECKPOINT_HEAD_BYTES, LOG, PACK, PACK_HEAD_BYTES};
 use proptest::{collection::vec, prelude::*, sample::Index};
 use shards::{
+    group::{GroupState, Members, MembershipChange, MembershipStep, PeerId},
     io::Disk,
     log::{segment_name, Extent},
+    state::meta::{peer_id, Answer, DeclareRequest, MetaCommand, Open},
     store::{pack_name, write_pack, PackJob, PackRecord, RecordSource, SectionKind, Sections},
 };
 use tidegate_sim::{Random, SimDisk};
-use wire::record::RecordParts;
+use wire::{
+    record::RecordParts,
+    vocabulary::{Boundary, Mode},
+};
 
 const BLOCK: usize = 4096;
 
@@ -41,16 +46,20 @@ struct Seeds {
     meta: Vec<Vec<u8>>,
     partition: Vec<Vec<u8>>,
     pack: Vec<Vec<u8>>,
+    meta_commands: Vec<Vec<u8>>,
+    group: Vec<Vec<u8>>,
 }
 
 impl Seeds {
-    fn all(&self) -> [(&'static str, &[Vec<u8>]); 5] {
+    fn all(&self) -> [(&'static str, &[Vec<u8>]); 7] {
         [
             ("checkpoint_body", &self.checkpoint_body),
             ("checkpoint_head", &self.checkpoint_head),
             ("meta", &self.meta),
             ("partition", &self.partition),
             ("pack", &self.pack),
+            ("meta_commands", &self.meta_commands),
+            ("group", &self.group),
         ]
     }
 }
@@ -69,6 +78,8 @@ fn seeds() -> &'static Seeds {
             }
         }
         seeds.pack = vec![small_pack(0), small_pack(1), small_pack(5)];
+        seeds.meta_commands = vec![framed(&commands()), framed(&commands()[..3])];
+        seeds.group = group_items();
         seeds
     })
 }
@@ -146,6 +157,104 @@ fn small_pack(records: usize) -> Vec<u8> {
     write_pack(&disk, &job).unwrap();
     let file = disk.contents(&pack_name(PACK)).unwrap();
     [&[3], &file[..PACK_HEAD_BYTES], &file[BLOCK..]].concat()
+}
+
+/// One of each kind, and what a recovery takes from beginning to end.
+fn commands() -> Vec<MetaCommand> {
+    let peer = |node| peer_id(node, 1);
+    let mut commands = vec![MetaCommand::Declare(DeclareRequest {
+        name: "orders".to_owned(),
+        mode: Some(Mode::Buffered),
+        ..DeclareRequest::default()
+    })];
+    for node in 1..=3 {
+        let open = Open {
+            cookie: u64::from(node),
+            counter: 1,
+            nonce: 7,
+        };
+        let log = 0;
+        commands.push(MetaCommand::Opened { node, log, open });
+        commands.push(MetaCommand::Rejoin {
+            group: 2,
+            retired_peer: peer(node),
+            harmed: node == 3,
+        });
+    }
+    commands.push(MetaCommand::Promoting {
+        group: 2,
+        generation: 1,
+        peer: peer(2),
+    });
+    commands.push(MetaCommand::Collect {
+        group: 2,
+        generation: 1,
+        accepts_loss: false,
+    });
+    for node in 1..=3 {
+        commands.push(MetaCommand::Answered {
+            group: 2,
+            generation: 1,
+            answer: Answer {
+                peer: peer(node),
+                last_term: 3,
+                last_index: u64::from(node),
+                counts: node < 3,
+            },
+        });
+    }
+    commands.push(MetaCommand::Forget { node: 3 });
+    commands.push(MetaCommand::Recovered {
+        group: 2,
+        generation: 2,
+        retired_peer: peer(2),
+        new_peer: peer_id(2, 9),
+    });
+    commands.push(MetaCommand::Delete { queue_id: 1 });
+    commands
+}
+
+/// As their entry takes them.
+fn framed(commands: &[MetaCommand]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for command in commands {
+        let bytes = command.encode();
+        out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        out.extend_from_slice(&bytes);
+    }
+    out
+}
+
+fn group_items() -> Vec<Vec<u8>> {
+    let members = Members {
+        voters: vec![1, 2, 3],
+        learners: vec![4],
+    };
+    let mut encoded = Vec::new();
+    members.encode(&mut encoded);
+    let change = MembershipChange {
+        step: MembershipStep::Promote,
+        peer: 4,
+    };
+    let state = |stopped| GroupState {
+        answers_at: Boundary::Written,
+        generation: 2,
+        peer: PeerId(1),
+        term: 5,
+        vote: 1,
+        commit: 9,
+        base_index: 3,
+        base_term: 2,
+        members: members.clone(),
+        stopped,
+        keeps_reported: true,
+    };
+    vec![
+        encoded,
+        change.encode().to_vec(),
+        state(false).encode(),
+        state(true).encode(),
+    ]
 }
 
 /// A few changes to otherwise valid bytes: they reach deeper than noise.
@@ -239,6 +348,11 @@ fn what_a_server_left_passes_through_every_entry() {
         .iter()
         .for_each(|input| entries::partition(input));
     seeds.pack.iter().for_each(|input| entries::pack(input));
+    seeds
+        .meta_commands
+        .iter()
+        .for_each(|input| entries::meta_commands(input));
+    seeds.group.iter().for_each(|input| entries::group(input));
 }
 
 /// For `scripts/fuzz`: where its corpus begins.
@@ -265,6 +379,22 @@ proptest! {
         entries::meta(&data);
         entries::partition(&data);
         entries::pack(&data);
+        entries::meta_commands(&data);
+        entries::group(&data);
+    }
+
+    #[test]
+    fn bent_commands_of_group_0_are_applied_alike_or_refused(
+        data in bent(|seeds| &seeds.meta_commands),
+    ) {
+        entries::meta_commands(&data);
+    }
+
+    #[test]
+    fn bent_memberships_and_states_of_groups_are_read_or_refused(
+        data in bent(|seeds| &seeds.group),
+    ) {
+        entries::group(&data);
     }
 
     #[test]

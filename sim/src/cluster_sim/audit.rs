@@ -160,6 +160,11 @@ impl World {
         for key in keys {
             let info = self.look(node, key)?;
             self.audit_losses(key, &info)?;
+            let ended = linear::Ended {
+                generation: info.generation,
+                written_next: info.written_next,
+            };
+            self.journal.history.ended(key, ended);
             let present = self.peek_all(node, key, &info)?;
             self.audit_present(key, &present)?;
             self.audit_missing(key, &present, &info)?;
@@ -196,6 +201,7 @@ impl World {
             return Err(format!("{key:?} reports a loss of what is there: {info:?}"));
         }
         part.losses.clone_from(&info.losses);
+        self.journal.history.losses(key, &info.losses);
         for (old, new) in std::mem::take(&mut part.replaced) {
             let rec = self.journal.record(old)?.clone();
             if self.journal.reported_lost(&rec).is_none() {

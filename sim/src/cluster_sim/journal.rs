@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use linear::History;
 use wire::vocabulary::{Boundary, Mode};
 
 use super::Checked;
@@ -129,6 +130,8 @@ pub(super) struct Journal {
     pub nodes: usize,
     /// Every loss was told to every leader: copies that are counted are there now.
     pub copies_are_there: bool,
+    /// The same run, for the check that needs no knowledge of nodes and disks.
+    pub history: History,
 }
 
 impl Journal {
@@ -144,6 +147,7 @@ impl Journal {
         let batch = self.batches.len();
         let first_id = self.records.len() as u64;
         let hurt = self.hurt_lately();
+        self.history.publish(key, first_id, count, self.now_us);
         for _ in 0..count {
             self.records.push(Rec {
                 batch,

@@ -12,7 +12,8 @@
 //!
 //! Owns the oracle: what clients were told is held against what they are told
 //! later, and against the simulated disks: a confirm that names a boundary and
-//! copies is true of so many disks.
+//! copies is true of so many disks. And what the clients saw is put into one order
+//! by a check that knows nothing of nodes ([`linear`]).
 //!
 //! 1. A seed, a scenario and a number of nodes are a run, bit for bit.
 //! 2. Whatever a run finds is an `Err` with a sentence; a panic of the engine is one.
@@ -65,6 +66,8 @@ pub struct Summary {
     pub lost: u64,
     pub counts: Counts,
     pub simulated_ms: u64,
+    /// What the clients saw, put in order.
+    pub linear: linear::Checked,
     pub trace: Trace,
 }
 
@@ -75,6 +78,8 @@ pub struct Failure {
     pub scenario: String,
     pub nodes: usize,
     pub message: String,
+    /// What is wrong with what clients saw up to then, by itself.
+    pub history: Option<String>,
     pub trace: Trace,
 }
 
@@ -101,13 +106,22 @@ pub fn run(seed: u64, scenario: &str, nodes: usize, keep: usize) -> Result<Summa
     // The world is not used any more but for its trace.
     let lived = catch_unwind(AssertUnwindSafe(|| world.lives()));
     let lived = lived.unwrap_or_else(|panic| Err(format!("a panic: {}", said_by(&*panic))));
-    match lived {
-        Ok(()) => Ok(world.summary()),
-        Err(message) => Err(Box::new(Failure {
+    let ordered = world.journal.history.check();
+    let history = ordered
+        .as_ref()
+        .err()
+        .map(|violation| violation.to_string());
+    match (lived, ordered) {
+        (Ok(()), Ok(linear)) => Ok(world.summary(linear)),
+        (lived, _) => Err(Box::new(Failure {
             seed,
             scenario: scenario.to_owned(),
             nodes,
-            message,
+            message: match lived {
+                Err(message) => message,
+                Ok(()) => format!("not linearizable: {}", history.as_deref().unwrap_or("?")),
+            },
+            history,
             trace: world.trace,
         })),
     }
@@ -120,7 +134,7 @@ fn said_by(panic: &(dyn Any + Send)) -> &str {
 }
 
 impl World {
-    fn summary(&self) -> Summary {
+    fn summary(&self, linear: linear::Checked) -> Summary {
         Summary {
             confirmed: self.journal.confirmed,
             delivered: self.journal.delivered,
@@ -128,6 +142,7 @@ impl World {
             lost: self.journal.lost,
             counts: self.counts,
             simulated_ms: self.now_us / 1000,
+            linear,
             trace: self.trace.clone(),
         }
     }

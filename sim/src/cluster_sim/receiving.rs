@@ -126,6 +126,7 @@ impl World {
                 "client {client} gets {kind:?} for {correlation}, which it does not wait for"
             ));
         };
+        self.asked_us = sent_us;
         if let Request::Publish { batch, .. } = &request {
             let deadline_us = self.journal.batches[*batch].deadline_ms * 1000;
             let late_us = self.now_us.saturating_sub(sent_us + deadline_us);
@@ -198,6 +199,9 @@ impl World {
                 let generation = body.generation.to_native();
                 let (written, durable) =
                     (body.written_next.to_native(), body.durable_next.to_native());
+                let (sent_us, now_us) = (self.asked_us, self.now_us);
+                let history = &mut self.journal.history;
+                history.barrier(key, generation, durable, sent_us, now_us);
                 if generation == confirmed.0 && durable < confirmed.1 {
                     return Err(format!("the barrier of {key:?} ends at {durable}, below {} which was confirmed before", confirmed.1));
                 }
@@ -233,6 +237,10 @@ impl World {
                 let fate = if unknown { Fate::Unknown } else { Fate::Failed };
                 let batch = &mut self.journal.batches[*batch];
                 batch.fate = fate;
+                if fate == Fate::Failed {
+                    let history = &mut self.journal.history;
+                    history.answered(batch.key, batch.first_id, linear::Outcome::Failed);
+                }
                 if fate == Fate::Failed && batch.first_offset.is_some() {
                     return Err(format!("{batch:?} is said to have failed, and was seen"));
                 }
@@ -351,6 +359,14 @@ impl World {
                 first_offset: first,
                 count: known.count,
             };
+            let told = linear::Outcome::Confirmed {
+                generation,
+                first_offset: first,
+                durable: boundary == Boundary::Durable,
+                at_us: self.now_us,
+            };
+            let history = &mut self.journal.history;
+            history.answered(key, known.first_id, told);
             self.check_owner(what, &issue)?;
             self.journal
                 .confirm(batch, boundary, copies, generation, first)?;
@@ -395,9 +411,10 @@ impl World {
             let said = Said::Delivery(subscription, generation, offset, attempt);
             let issue = self.issue(from, said);
             self.note(format_args!("  {held:?} flags {flags} by {}", issue.node));
+            let durable = flags & DELIVERY_DURABLE != 0;
+            self.record_seen(&held, durable, &issue);
             self.check_delivery(client, &held, flags & DELIVERY_REDELIVERED != 0, &issue)?;
             let gate = mode.delivery_gate();
-            let durable = flags & DELIVERY_DURABLE != 0;
             let met = if durable { Boundary::Durable } else { gate };
             self.journal
                 .check_copies(id, met, self.journal.majority())?;
@@ -424,6 +441,21 @@ impl World {
             self.credit(client, subscription, records, 1 << 20);
         }
         Ok(())
+    }
+
+    /// A leader that does not know yet that it was deposed may say late what was so
+    /// before: how long before is not known.
+    fn record_seen(&mut self, held: &Held, durable: bool, issue: &Issue) {
+        let stale = self.is_stale(held.key, issue);
+        let seen = linear::Seen {
+            id: held.id,
+            generation: held.generation,
+            offset: held.offset,
+            durable,
+            not_before_us: if stale { 0 } else { issue.not_before_us },
+            at_us: self.now_us,
+        };
+        self.journal.history.seen(held.key, seen);
     }
 
     fn check_delivery(
@@ -509,6 +541,14 @@ impl World {
                         body.copies
                     ));
                 }
+                let told = linear::Settled {
+                    generation: item.generation,
+                    offset: item.offset,
+                    durable,
+                    sent_us: self.asked_us,
+                    at_us: self.now_us,
+                };
+                self.journal.history.settled(item.key, told);
                 self.accepted(item, durable)?;
             }
         }
@@ -602,6 +642,16 @@ impl World {
                 return Err(format!("a peek of {key:?} from {next} shows {offset}"));
             }
             next = offset + 1;
+            let told = linear::Seen {
+                id,
+                generation,
+                offset,
+                durable: false,
+                // A leader that was deposed may not know it yet.
+                not_before_us: 0,
+                at_us: self.now_us,
+            };
+            self.journal.history.seen(key, told);
             self.journal.sight(key, generation, offset, id)?;
             seen.push(Seen { offset, id });
         }

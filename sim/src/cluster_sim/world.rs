@@ -139,6 +139,8 @@ pub(super) struct World {
     pub lost: Option<Lost>,
     /// For how long processes stood still, in all.
     pub paused_us: u64,
+    /// When the request that is being answered was sent.
+    pub asked_us: u64,
 }
 
 /// What a run did, for runs that must not be empty.
@@ -181,6 +183,7 @@ impl World {
             leaders: Leaders::default(),
             lost: None,
             paused_us: 0,
+            asked_us: 0,
         }
     }
 
