@@ -30,6 +30,7 @@ pub struct Home {
     join: bool,
     boot_directory: Option<PathBuf>,
     environment: Vec<(&'static str, PathBuf)>,
+    through: Vec<String>,
 }
 
 impl Home {
@@ -50,6 +51,7 @@ impl Home {
             join: false,
             boot_directory: None,
             environment: Vec::new(),
+            through: Vec::new(),
         }
     }
 
@@ -81,6 +83,12 @@ impl Home {
     /// Servers find this in their environment.
     pub fn environment(mut self, name: &'static str, path: &Path) -> Self {
         self.environment.push((name, path.to_owned()));
+        self
+    }
+
+    /// Servers are started by this command, which becomes the server in the end.
+    pub fn through(mut self, words: Vec<String>) -> Self {
+        self.through = words;
         self
     }
 
@@ -164,8 +172,11 @@ impl Home {
             self.segment_size, self.low_water
         );
         fs::write(&config, sizes + &self.config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let words = self.through.iter().map(String::as_str);
+        let mut words = words.chain([env!("CARGO_BIN_EXE_tidegate")]);
+        let mut command = Command::new(words.next().expect("the server at least"));
         command
+            .args(words)
             .arg("serve")
             .args(["--listen", &self.listen])
             .args(["--shards", &self.shards.to_string()])
