@@ -23,6 +23,11 @@ use tidegate_wire::{
     },
     message::*,
     name::check_name,
+    node::{
+        is_cluster_name, messages_within, NodeFrameHeader, NodeHello, NodeMessage, NodeMessages,
+        Refusal, MAX_MEMBERS, MAX_NODE_BODY_BYTES, MAX_NODE_HELLO_BYTES, MAX_REFUSAL_BYTES,
+        NODE_HEADER_BYTES,
+    },
     record::{check_batch, Record, RecordParts, Records},
 };
 
@@ -133,5 +138,58 @@ pub fn name(data: &[u8]) {
         assert_eq!(name, text);
         assert!((1..=MAX_NAME_BYTES).contains(&name.len()));
         assert!(!name.chars().any(char::is_control));
+    }
+}
+
+/// The header of a frame between nodes, under the limit before and after the link is up.
+pub fn node_header(data: &[u8]) {
+    let Some((bytes, _)) = data.split_first_chunk::<NODE_HEADER_BYTES>() else {
+        return;
+    };
+    for limit in [0, MAX_NODE_HELLO_BYTES, MAX_NODE_BODY_BYTES] {
+        if let Ok(read) = NodeFrameHeader::decode(bytes, limit) {
+            assert!(read.length <= limit);
+            assert_eq!(&read.encode(), bytes);
+        }
+    }
+}
+
+/// What a stranger's first frame may carry: a node's hello, or a refusal.
+pub fn node_hello(data: &[u8]) {
+    let refusal = Refusal::decode(data);
+    assert!(refusal.reason.len() <= data.len().max(MAX_REFUSAL_BYTES) * 3);
+    let again = Refusal::decode(&refusal.encode());
+    assert_eq!(again.code, refusal.code);
+    let Ok(hello) = NodeHello::decode(data) else {
+        return;
+    };
+    assert!(is_cluster_name(&hello.cluster));
+    assert!(hello.members.len() <= MAX_MEMBERS);
+    assert_eq!(hello.encode(), data, "what is read is all that was said");
+}
+
+/// A body between nodes.
+pub fn node_body(data: &[u8]) {
+    let mut again = Vec::new();
+    let mut whole = true;
+    for message in NodeMessages::new(data) {
+        assert!(whole, "a walk ends at the first bad message");
+        match message {
+            Ok(message) => {
+                if let NodeMessage::Raft(raft) = &message {
+                    let entries = raft.entries.iter().count();
+                    assert_eq!(entries as u64, u64::from(raft.head.entries));
+                }
+                message.encode(&mut again);
+            }
+            Err(_) => whole = false,
+        }
+    }
+    assert_eq!(again, data[..again.len()], "what is read is what was said");
+    assert!(!whole || again.len() == data.len());
+    for limit in [0, 64, data.len()] {
+        if let Some(within) = messages_within(data, limit) {
+            assert!(within <= data.len());
+        }
     }
 }

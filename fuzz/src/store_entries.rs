@@ -1,4 +1,5 @@
-//! What stands on a disk as any bytes: checkpoints and packed files.
+//! What stands on a disk as any bytes: checkpoints and packed files, and what a group's
+//! log and checkpoint say of it: commands of group 0, memberships, states.
 //!
 //! Owns: the claims about those decoders. The fuzz targets and the property
 //! tests of the simulator's crate call the same functions.
@@ -11,10 +12,11 @@
 
 use shards::{
     engine::{Boot, EngineConfig, ShardPlace},
+    group::{GroupState, Members, MembershipChange},
     io::Disk,
     log::{Anchor, LogId, LogPosition},
     state::{
-        meta::MetaState,
+        meta::{MetaCommand, MetaState},
         queue::{ConsumerId, Partition},
     },
     store::{
@@ -169,6 +171,57 @@ pub fn meta(data: &[u8]) {
     again.capture(&mut second);
     assert_eq!(first, second);
     assert!(state.iter_from("").count() <= state.len());
+}
+
+/// Group 0's log: commands, each behind its length (two bytes), applied one after the
+/// other. What is made of them is captured and restored as it is.
+pub fn meta_commands(data: &[u8]) {
+    let mut state = MetaState::new(DATA_GROUPS);
+    let mut twin = MetaState::new(DATA_GROUPS);
+    let mut rest = data;
+    while let Some((length, behind)) = rest.split_first_chunk::<2>() {
+        let length = usize::from(u16::from_le_bytes(*length)).min(behind.len());
+        let (command, behind) = behind.split_at(length);
+        rest = behind;
+        let Ok(command) = MetaCommand::decode(command) else {
+            continue;
+        };
+        let again = MetaCommand::decode(&command.encode()).expect("what was encoded");
+        assert_eq!(again, command);
+        assert_eq!(state.apply(&command), twin.apply(&again));
+    }
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    state.capture(&mut first);
+    twin.capture(&mut second);
+    assert_eq!(first, second, "the same commands make the same state");
+    let restored = MetaState::restore(DATA_GROUPS, &first).expect("what was captured");
+    second.clear();
+    restored.capture(&mut second);
+    assert_eq!(first, second);
+    for (group, _) in state.histories() {
+        assert_eq!(state.generation(group), restored.generation(group));
+    }
+}
+
+/// What an entry and a checkpoint say of a group's replicas.
+pub fn group(data: &[u8]) {
+    if let Some(change) = MembershipChange::decode(data) {
+        assert_eq!(change.encode().as_slice(), data);
+        let mut members = Members::of_voters(vec![1, 2, 3]);
+        change.apply(&mut members);
+        let voters = members.voters.iter();
+        assert!(voters.clone().all(|peer| !members.learners.contains(peer)));
+    }
+    if let Some(members) = Members::decode(data) {
+        assert!(8 * (members.voters.len() + members.learners.len()) <= data.len());
+        let mut again = Vec::new();
+        members.encode(&mut again);
+        assert_eq!(again, data);
+    }
+    if let Ok(state) = GroupState::decode(data) {
+        let again = GroupState::decode(&state.encode()).expect("what was encoded");
+        assert_eq!(again, state);
+    }
 }
 
 /// A checkpoint file: what is made right (1 the body's checksum, 2 the head's),

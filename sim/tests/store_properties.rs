@@ -15,7 +15,7 @@ use shards::{
     group::{GroupState, Members, MembershipChange, MembershipStep, PeerId},
     io::Disk,
     log::{segment_name, Extent},
-    state::meta::{peer_id, Answer, DeclareRequest, MetaCommand, Open},
+    state::meta::{peer_id, Answer, DeclareRequest, Lineage, MetaCommand, Open},
     store::{pack_name, write_pack, PackJob, PackRecord, RecordSource, SectionKind, Sections},
 };
 use tidegate_sim::{Random, SimDisk};
@@ -172,6 +172,11 @@ fn commands() -> Vec<MetaCommand> {
             cookie: u64::from(node),
             counter: 1,
             nonce: 7,
+            lineage: Lineage {
+                token: 9,
+                last_token: 0,
+                recorded: 0,
+            },
         };
         let log = 0;
         commands.push(MetaCommand::Opened { node, log, open });

@@ -15,6 +15,11 @@ use tidegate_wire::{
     codec::{encode, encode_deliver, encode_publish},
     frame::{Kind, HEADER_BYTES},
     message::*,
+    node::{
+        encode_raft, DurableReport, Entry, Forward, NodeFrameHeader, NodeFrameKind, NodeHello,
+        NodeMessage, Output, RaftHead, RaftKind, Refusal, RefusalCode, SnapshotAnswer, SnapshotId,
+        SnapshotPiece, SnapshotTaken, NODE_CHECKSUM_BYTES,
+    },
     record::{check_batch, RecordParts, Records},
 };
 
@@ -93,6 +98,163 @@ fn every_kind_passes_through_the_bodies_entry() {
     }
 }
 
+/// A body between nodes with a message of each kind.
+fn node_body() -> Vec<u8> {
+    let head = RaftHead {
+        group: 3,
+        generation: 2,
+        kind: RaftKind::Append,
+        reject: false,
+        from: 1 << 40 | 1,
+        to: 2 << 40 | 1,
+        term: 7,
+        log_term: 6,
+        index: 40,
+        commit: 39,
+        commit_term: 6,
+        reject_hint: 0,
+        request_snapshot: 0,
+        entries: 2,
+    };
+    let mut out = Vec::new();
+    encode_raft(&head, b"context", &mut out, |out| {
+        for index in 41..43 {
+            let entry = Entry {
+                term: 7,
+                index,
+                sync: index == 41,
+                membership: index == 42,
+                payload: b"a command",
+            };
+            entry.encode_head(out);
+            out.extend_from_slice(entry.payload);
+        }
+    });
+    let id = SnapshotId {
+        group: 3,
+        generation: 2,
+        from: head.from,
+        to: head.to,
+        term: 7,
+        index: 40,
+        index_term: 6,
+    };
+    let messages = [
+        NodeMessage::DurableReport(DurableReport {
+            group: 3,
+            generation: 2,
+            from: head.to,
+            to: head.from,
+            term: 7,
+            index: 39,
+        }),
+        NodeMessage::Forward(Forward {
+            conn: 77,
+            kind: 5,
+            correlation: 9,
+            window_bytes: 1 << 20,
+            body: b"a body",
+        }),
+        NodeMessage::Output(Output {
+            conn: 77,
+            released: 40,
+            close: false,
+            bytes: b"frames",
+        }),
+        NodeMessage::OutputTaken { conn: 77 },
+        NodeMessage::ConnClosed { conn: 77 },
+        NodeMessage::SnapshotPiece(SnapshotPiece {
+            id,
+            number: 4,
+            bytes: b"a piece",
+        }),
+        NodeMessage::SnapshotTaken(SnapshotTaken {
+            id,
+            number: 4,
+            answer: SnapshotAnswer::Taken,
+        }),
+        NodeMessage::Propose {
+            command: b"a command",
+        },
+        NodeMessage::Leaderless {
+            group: 3,
+            generation: 2,
+        },
+        NodeMessage::Named {
+            retired: head.to,
+            new: 2 << 40 | 9,
+        },
+    ];
+    for message in messages {
+        message.encode(&mut out);
+    }
+    out
+}
+
+fn node_hello() -> Vec<u8> {
+    let hello = NodeHello {
+        from: 1,
+        to: 2,
+        shard: 0,
+        shards: 1,
+        data_groups: 32,
+        cookie: 5,
+        open_counter: 6,
+        nonce: 7,
+        challenge: [8; 32],
+        token: 11,
+        last_token: 10,
+        recorded: 5,
+        has_secret: true,
+        members: vec![1, 2, 3],
+        cluster: "a-cluster".to_owned(),
+    };
+    hello.encode()
+}
+
+#[test]
+fn what_nodes_say_passes_through_its_entries() {
+    let body = node_body();
+    let messages = tidegate_wire::node::NodeMessages::new(&body);
+    assert_eq!(
+        messages.filter(Result::is_ok).count(),
+        11,
+        "one of each kind"
+    );
+    entries::node_body(&body);
+    entries::node_hello(&node_hello());
+    let refusal = Refusal::new(RefusalCode::Protocol, "no");
+    entries::node_hello(&refusal.encode());
+    entries::node_header(&node_header());
+}
+
+fn node_header() -> Vec<u8> {
+    let header = NodeFrameHeader {
+        kind: NodeFrameKind::Body,
+        length: 900,
+        sequence: 3,
+        checksum: [7; NODE_CHECKSUM_BYTES],
+    };
+    header.encode().to_vec()
+}
+
+/// For `scripts/fuzz`: where the corpus of what nodes say begins.
+#[test]
+#[ignore = "writes fuzz/corpus"]
+fn write_the_seeds_of_the_fuzz_targets() {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
+    let seeds = [
+        ("node_header", node_header()),
+        ("node_hello", node_hello()),
+        ("node_body", node_body()),
+    ];
+    for (name, seed) in seeds {
+        let directory = corpus.join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("seed"), seed).unwrap();
+    }
+}
+
 /// Key, headers, payload, not-before of one record.
 type Parts = (Vec<u8>, Vec<u8>, Vec<u8>, u64);
 
@@ -166,6 +328,24 @@ proptest! {
     fn arbitrary_names_are_accepted_or_refused(data in vec(any::<u8>(), 0..300), text in ".*") {
         entries::name(&data);
         entries::name(text.as_bytes());
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_break_what_nodes_decode(data in vec(any::<u8>(), 0..400)) {
+        entries::node_header(&data);
+        entries::node_hello(&data);
+        entries::node_body(&data);
+    }
+
+    #[test]
+    fn bent_words_between_nodes_never_break_what_nodes_decode(changes in vec(change(), 1..6)) {
+        let (mut header, mut hello, mut body) = (node_header(), node_hello(), node_body());
+        bend(&mut header, &changes);
+        bend(&mut hello, &changes);
+        bend(&mut body, &changes);
+        entries::node_header(&header);
+        entries::node_hello(&hello);
+        entries::node_body(&body);
     }
 
     #[test]

@@ -57,7 +57,11 @@ impl<'a> Output<'a> {
         Ok(Output {
             conn: reader.u64()?,
             released: reader.u64()?,
-            close: reader.u8()? != 0,
+            close: match reader.u8()? {
+                0 => false,
+                1 => true,
+                _ => return Err(NodeMessageError::Field("close")),
+            },
             bytes: reader.take_rest(),
         })
     }
