@@ -98,6 +98,8 @@ pub struct Recovery {
     /// Nodes that answered.
     pub answered: Vec<u32>,
     pub waits_for: Vec<Peer>,
+    /// There are enough answers, and a queue of the group asks that an operator decides.
+    pub halted: bool,
 }
 
 /// A node of the cluster, as another sees it.
@@ -326,10 +328,11 @@ fn recovery(raw: &ArchivedRecoveryStatus) -> Recovery {
     Recovery {
         group: raw.group.to_native(),
         generation: raw.generation.to_native(),
-        accepts_loss: raw.accepts_loss != 0,
+        accepts_loss: raw.accepts_loss == 1,
         missing: raw.missing,
         answered: raw.answered.iter().map(|node| node.to_native()).collect(),
         waits_for: raw.waits_for.iter().map(peer).collect(),
+        halted: raw.accepts_loss == 2,
     }
 }
 

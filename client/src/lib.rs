@@ -68,7 +68,7 @@ pub use manage::PeekOptions;
 pub use producer::ProducerId;
 pub use publish::{Confirm, Confirmed, Publisher};
 pub use queue::{
-    Copies, Counts, DeclareOptions, Declared, Loss, PartitionFrontiers, PartitionInfo,
+    Copies, Counts, DeclareOptions, Declared, Loss, OnTotalLoss, PartitionFrontiers, PartitionInfo,
     PeekedRecord, Queue, QueueInfo,
 };
 pub use record::{Batch, Record, MAX_BATCH_BYTES};

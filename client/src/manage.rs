@@ -26,7 +26,8 @@ use crate::{
     error::{Error, Reason},
     link::{Effect, PendingReply},
     queue::{
-        DeclareOptions, Declared, PartitionFrontiers, PartitionInfo, PeekedRecord, Queue, QueueInfo,
+        DeclareOptions, Declared, OnTotalLoss, PartitionFrontiers, PartitionInfo, PeekedRecord,
+        Queue, QueueInfo,
     },
 };
 
@@ -68,6 +69,7 @@ impl Client {
                 Queue::read(&reply.queue).map(|queue| Declared {
                     created: reply.created != 0,
                     queue,
+                    on_total_loss: OnTotalLoss::read(&reply.extensions),
                 })
             })
             .await?;

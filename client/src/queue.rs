@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use wire::{
-    message::{ArchivedFrontiersReply, ArchivedQueueDescription, ArchivedQueueInfoReply, Declare},
+    message::{
+        ArchivedExtension, ArchivedFrontiersReply, ArchivedQueueDescription,
+        ArchivedQueueInfoReply, Declare, Extension, ON_LOSS_HALT, ON_LOSS_RECOVER,
+    },
     vocabulary::{Mode, RecordState},
 };
 
@@ -82,6 +85,21 @@ impl DeclareOptions {
         self
     }
 
+    /// What becomes of the queue's groups where so many copies lost their memory that
+    /// records confirmed at written may be gone. For buffered and speculative queues of a
+    /// cluster; a new queue gets [`OnTotalLoss::Recover`].
+    pub fn on_total_loss(mut self, then: OnTotalLoss) -> Self {
+        let value = match then {
+            OnTotalLoss::Recover => ON_LOSS_RECOVER,
+            OnTotalLoss::Halt => ON_LOSS_HALT,
+        };
+        self.body.extensions = vec![Extension {
+            kind: Extension::CRITICAL | Extension::ON_TOTAL_LOSS,
+            bytes: vec![value],
+        }];
+        self
+    }
+
     pub(crate) fn body(&self) -> &Declare {
         &self.body
     }
@@ -133,12 +151,35 @@ impl Queue {
     }
 }
 
+/// What becomes of a queue's groups on total loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnTotalLoss {
+    /// They go on by themselves as a new generation, which says exactly what is gone.
+    Recover,
+    /// They wait until an operator accepts the loss.
+    Halt,
+}
+
+impl OnTotalLoss {
+    /// What a reply says of a queue.
+    pub(crate) fn read(extensions: &[ArchivedExtension]) -> Self {
+        let says = extensions
+            .iter()
+            .find(|one| one.kind == Extension::ON_TOTAL_LOSS);
+        match says.map(|one| one.bytes.as_slice()) {
+            Some([ON_LOSS_HALT]) => OnTotalLoss::Halt,
+            _ => OnTotalLoss::Recover,
+        }
+    }
+}
+
 /// The answer to a declare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declared {
     /// True when this declare created the queue.
     pub created: bool,
     pub queue: Queue,
+    pub on_total_loss: OnTotalLoss,
 }
 
 /// What a loss took: every offset of `generation` at or above `first_lost` is
@@ -213,6 +254,8 @@ pub struct PartitionInfo {
     pub copies_needed: u8,
     /// Losses reported for it, oldest first.
     pub losses: Vec<Loss>,
+    /// Of the queue.
+    pub on_total_loss: OnTotalLoss,
 }
 
 impl PartitionInfo {
@@ -242,6 +285,7 @@ impl PartitionInfo {
             latched: raw.latched != 0,
             copies_present: raw.copies_present,
             copies_needed: raw.copies_needed,
+            on_total_loss: OnTotalLoss::read(&raw.extensions),
             losses: raw
                 .losses
                 .iter()
@@ -275,6 +319,12 @@ impl QueueInfo {
             totals.add(&partition.counts);
         }
         totals
+    }
+
+    /// What becomes of its groups on total loss.
+    pub fn on_total_loss(&self) -> OnTotalLoss {
+        let first = self.partitions.first();
+        first.map_or(OnTotalLoss::Recover, |first| first.on_total_loss)
     }
 
     /// Age of the oldest ready record; zero when nothing is ready.

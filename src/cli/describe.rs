@@ -1,7 +1,8 @@
 //! How queues, partitions and records are shown, as text and as JSON.
 
 use client::{
-    Copies, Counts, HeadersView, Loss, PartitionFrontiers, PartitionInfo, Queue, QueueInfo,
+    Copies, Counts, HeadersView, Loss, OnTotalLoss, PartitionFrontiers, PartitionInfo, Queue,
+    QueueInfo,
 };
 use serde::{Serialize, Serializer};
 
@@ -189,6 +190,7 @@ pub struct InfoJson<'a> {
     queue: QueueJson<'a>,
     #[serde(flatten)]
     totals: CountsJson,
+    on_total_loss: &'static str,
     oldest_ready_age_ms: u128,
     each: Vec<PartitionJson>,
 }
@@ -197,6 +199,10 @@ impl<'a> InfoJson<'a> {
     pub fn new(info: &'a QueueInfo) -> Self {
         InfoJson {
             queue: QueueJson::new(&info.queue, None),
+            on_total_loss: match info.on_total_loss() {
+                OnTotalLoss::Recover => "recover",
+                OnTotalLoss::Halt => "halt",
+            },
             totals: CountsJson::new(&info.totals()),
             oldest_ready_age_ms: info.oldest_ready_age().as_millis(),
             each: info
@@ -224,9 +230,13 @@ impl<'a> InfoJson<'a> {
 pub fn info_lines(info: &QueueInfo) -> Vec<String> {
     let mut lines = vec![
         format!(
-            "{}, copies {}, id {}",
+            "{}, copies {}, {}id {}",
             queue_line(&info.queue),
             copies(info.queue.copies),
+            match info.on_total_loss() {
+                OnTotalLoss::Recover => "",
+                OnTotalLoss::Halt => "on total loss it halts, ",
+            },
             info.queue.queue_id
         ),
         format!(

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use argh::FromArgs;
-use client::{Client, Copies, DeclareOptions, Mode, PeekOptions, PeekedRecord};
+use client::{Client, Copies, DeclareOptions, Mode, OnTotalLoss, PeekOptions, PeekedRecord};
 use serde::Serialize;
 
 use super::{
@@ -66,6 +66,13 @@ struct Declare {
     /// all, or a number; default for a new queue: majority
     #[argh(option, arg_name = "w", from_str_fn(parse_copies))]
     copies: Option<Copies>,
+
+    /// what a buffered or speculative queue of a cluster does where so many
+    /// copies lost their memory that confirmed records may be gone: recover (go
+    /// on, and report exactly what is gone) or halt (wait for an operator's
+    /// `cluster recover`); default for a new queue: recover
+    #[argh(option, arg_name = "what", from_str_fn(parse_on_total_loss))]
+    on_total_loss: Option<OnTotalLoss>,
 
     /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
     /// the other, are nodes of one cluster: any that answers
@@ -201,6 +208,14 @@ fn parse_copies(text: &str) -> Result<Copies, String> {
     }
 }
 
+fn parse_on_total_loss(text: &str) -> Result<OnTotalLoss, String> {
+    match text {
+        "recover" => Ok(OnTotalLoss::Recover),
+        "halt" => Ok(OnTotalLoss::Halt),
+        other => Err(format!("{other:?} is neither recover nor halt")),
+    }
+}
+
 /// A duration above zero.
 pub fn parse_positive(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text)?;
@@ -259,6 +274,9 @@ async fn declare(client: Client, mut out: Output, args: Declare) -> Result<(), F
     }
     if let Some(copies) = args.copies {
         options = options.copies(copies);
+    }
+    if let Some(then) = args.on_total_loss {
+        options = options.on_total_loss(then);
     }
     let declared = Patience::new()
         .ask(|| client.declare(options.clone()))

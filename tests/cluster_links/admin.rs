@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-fn start(net: &Net, shards: u16) -> Vec<Option<Node>> {
+pub fn start(net: &Net, shards: u16) -> Vec<Option<Node>> {
     let homes = (1..=3).map(|node| {
         let mut home = net.home(node, shards).listening_on(&net.for_clients(node));
         home.boot("b0");
@@ -91,7 +91,7 @@ pub async fn declare(client: &Client, name: &str, mode: Mode) {
     }
 }
 
-async fn publish(client: &Client, queue: &str) {
+pub async fn publish(client: &Client, queue: &str) {
     let start = Instant::now();
     while let Err(error) = client.publish(queue, "record").await {
         assert!(start.elapsed() < PATIENCE, "{error}");

@@ -10,6 +10,7 @@ mod crowds;
 mod directory;
 mod failover;
 mod forged;
+mod halts;
 mod linking;
 mod net;
 mod once;

@@ -43,11 +43,15 @@ pub trait Body: Archive {
     fn check_extensions(archived: &Self::Archived) -> Result<(), WireError>;
 }
 
-pub(crate) fn refuse_critical(list: &ArchivedVec<ArchivedExtension>) -> Result<(), WireError> {
-    match list
-        .iter()
-        .find(|extension| extension.kind >= Extension::CRITICAL)
-    {
+pub(crate) fn refuse_critical(
+    kind: Kind,
+    list: &ArchivedVec<ArchivedExtension>,
+) -> Result<(), WireError> {
+    const ON_TOTAL_LOSS: u16 = Extension::CRITICAL | Extension::ON_TOTAL_LOSS;
+    let is_known = |extension: u16| (kind, extension) == (Kind::Declare, ON_TOTAL_LOSS);
+    match list.iter().find(|extension| {
+        extension.kind >= Extension::CRITICAL && !is_known(extension.kind.to_native())
+    }) {
         Some(extension) => Err(WireError::CriticalExtension {
             kind: extension.kind.to_native(),
         }),

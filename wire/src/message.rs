@@ -33,6 +33,10 @@ impl Extension {
     pub const CRITICAL: u16 = 0x8000;
     /// In a redirect: where clients reach the node, `HOST:PORT` in UTF-8.
     pub const ADDRESS: u16 = 1;
+    /// What becomes of a queue's group where so many copies are lost that confirmed records
+    /// may be: one byte, [`ON_LOSS_RECOVER`] or [`ON_LOSS_HALT`]. In a declare with
+    /// [`Extension::CRITICAL`] added; in `Declared` and `QueueInfoReply` as it is.
+    pub const ON_TOTAL_LOSS: u16 = 2;
 }
 
 macro_rules! bodies {
@@ -50,7 +54,7 @@ macro_rules! bodies {
             const KIND: crate::frame::Kind = crate::frame::Kind::$name;
 
             fn check_extensions(archived: &Self::Archived) -> Result<(), crate::error::WireError> {
-                crate::codec::refuse_critical(&archived.extensions)
+                crate::codec::refuse_critical(Self::KIND, &archived.extensions)
             }
         }
     )*};
@@ -227,7 +231,8 @@ parts! {
         group: u32,
         /// The generation that ends.
         generation: u32,
-        /// 1 when an operator accepts loss.
+        /// 1 when an operator accepts loss; 2 when the answers are enough and an operator is
+        /// to decide, as a queue of the group asks.
         accepts_loss: u8,
         /// So many more answers are needed that count.
         missing: u8,
@@ -237,6 +242,11 @@ parts! {
         waits_for: Vec<u64>,
     }
 }
+
+/// [`Extension::ON_TOTAL_LOSS`]: the group goes on by itself, and says what is gone.
+pub const ON_LOSS_RECOVER: u8 = 1;
+/// [`Extension::ON_TOTAL_LOSS`]: the group waits for an operator.
+pub const ON_LOSS_HALT: u8 = 2;
 
 /// [`ClusterOrder::flags`]: also where it is refused for its danger.
 pub const ORDER_FORCE: u32 = 1;

@@ -205,6 +205,7 @@ fn node_hello() -> Vec<u8> {
         token: 11,
         last_token: 10,
         recorded: 5,
+        joins: true,
         has_secret: true,
         members: vec![1, 2, 3],
         cluster: "a-cluster".to_owned(),

@@ -243,14 +243,19 @@ impl<B: BatchBuffer> Engine<B> {
         let ordered = meta.state.histories().filter_map(|(group, history)| {
             let collecting = history.collecting.as_ref()?;
             let collected = meta.state.collected(group, &self.config.nodes)?;
+            let halted = matches!(collected, Collected::Halted { .. });
             let (waits_for, missing) = match collected {
                 Collected::Waits { of, counting } => (of, counting),
-                Collected::Enough { .. } => (Vec::new(), 0),
+                Collected::Enough { .. } | Collected::Halted { .. } => (Vec::new(), 0),
             };
             Some(RecoveryStatus {
                 group,
                 generation: history.generation,
-                accepts_loss: u8::from(collecting.accepts_loss),
+                accepts_loss: if halted {
+                    2
+                } else {
+                    u8::from(collecting.accepts_loss)
+                },
                 missing: u8::try_from(missing).unwrap_or(u8::MAX),
                 answered: collecting.answers.keys().copied().collect(),
                 waits_for,

@@ -2,7 +2,7 @@
 
 use wire::message::QueueInfoReply;
 
-use super::{core::Engine, partition::PartitionKey};
+use super::{core::Engine, meta::says_halts, partition::PartitionKey};
 use crate::io::BatchBuffer;
 
 impl<B: BatchBuffer> Engine<B> {
@@ -38,7 +38,7 @@ impl<B: BatchBuffer> Engine<B> {
             copies_present: byte(1 + self.links.up()),
             copies_needed: byte(self.copies_of(key, slot.mode.confirm_gate())),
             losses: slot.losses.clone(),
-            extensions: Vec::new(),
+            extensions: says_halts(queue),
         })
     }
 }

@@ -12,7 +12,8 @@ use wire::{
     frame::Kind,
     limits::{MAX_LIST_QUEUES, MAX_PARTITIONS},
     message::{
-        Declare, Declared, Delete, Deleted, List, ListReply, Locate, LocateReply, Unsubscribed,
+        ArchivedDeclare, Declare, Declared, Delete, Deleted, Extension, List, ListReply, Locate,
+        LocateReply, Unsubscribed, ON_LOSS_HALT, ON_LOSS_RECOVER,
     },
     name::check_name,
     vocabulary::{Boundary, Mode},
@@ -72,6 +73,27 @@ impl MetaSlot {
     }
 }
 
+/// What a declare asks for on total loss; `None`: keep.
+fn asks_to_halt(request: &ArchivedDeclare) -> Result<Option<bool>, String> {
+    const KIND: u16 = Extension::CRITICAL | Extension::ON_TOTAL_LOSS;
+    let asked = request.extensions.iter().find(|one| one.kind == KIND);
+    match asked.map(|one| one.bytes.as_slice()) {
+        None => Ok(None),
+        Some([ON_LOSS_RECOVER]) => Ok(Some(false)),
+        Some([ON_LOSS_HALT]) => Ok(Some(true)),
+        Some(other) => Err(format!("on_total_loss has an unknown value {other:?}")),
+    }
+}
+
+/// What is told of a queue on total loss: nothing where its group just goes on.
+pub(super) fn says_halts(queue: &QueueDeclaration) -> Vec<Extension> {
+    let halts = queue.halts.then(|| Extension {
+        kind: Extension::ON_TOTAL_LOSS,
+        bytes: vec![ON_LOSS_HALT],
+    });
+    halts.into_iter().collect()
+}
+
 impl<B: BatchBuffer> Engine<B> {
     pub(super) fn on_declare(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let request = match codec::decode::<Declare>(body) {
@@ -95,6 +117,10 @@ impl<B: BatchBuffer> Engine<B> {
             copies: Some(request.copies).filter(|copies| *copies != 0),
             partitions: Some(request.partitions.to_native()).filter(|count| *count != 0),
             lease_ms: Some(request.lease_ms.to_native()).filter(|lease| *lease != 0),
+            halts: match asks_to_halt(request) {
+                Ok(halts) => halts,
+                Err(message) => return self.refuse(conn, correlation, ErrorCode::Invalid, message),
+            },
         };
         if let Err((code, message)) = self.check_declare(&request) {
             return self.refuse(conn, correlation, code, message);
@@ -133,6 +159,7 @@ impl<B: BatchBuffer> Engine<B> {
         let alike = request.mode.is_none_or(|mode| mode == queue.mode)
             && request.copies.is_none_or(|copies| copies == queue.copies)
             && request.lease_ms.is_none_or(|lease| lease == queue.lease_ms)
+            && request.halts.is_none_or(|halts| halts == queue.halts)
             && request
                 .partitions
                 .is_none_or(|count| usize::from(count) == queue.groups.len());
@@ -149,11 +176,27 @@ impl<B: BatchBuffer> Engine<B> {
         if request.lease_ms.is_some_and(|lease| lease > MAX_LEASE_MS) {
             return Err((ErrorCode::Invalid, "a lease is at most 7 days".to_owned()));
         }
+        if request.halts == Some(true) {
+            self.check_halts(request)?;
+        }
         if self.draining || self.latched {
             let message = "the server takes no declarations now; retry later".to_owned();
             return Err((ErrorCode::Unavailable, message));
         }
         Ok(())
+    }
+
+    /// Nothing that a durable queue confirmed is lost by itself, and a node alone has
+    /// nobody to wait for.
+    fn check_halts(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
+        let message = if !self.is_cluster() {
+            "on_total_loss = halt is for clusters: this server is alone, and what its machine lost no operator brings back"
+        } else if !matches!(request.mode, Some(Mode::Buffered | Mode::Speculative)) {
+            "on_total_loss = halt is for buffered and speculative queues: groups of durable queues never go on without what they confirmed; leave it away, or name the mode"
+        } else {
+            return Ok(());
+        };
+        Err((ErrorCode::Invalid, message.to_owned()))
     }
 
     /// More copies than replicas can never be met; fewer than a majority at durable
@@ -364,11 +407,10 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn answer_declare(&mut self, asked: Asked, queue: &QueueDeclaration, created: bool) {
-        let queue = self.describe(queue);
         let body = Declared {
             created: u8::from(created),
-            queue,
-            extensions: Vec::new(),
+            queue: self.describe(queue),
+            extensions: says_halts(queue),
         };
         self.reply(asked.conn, asked.correlation, &body);
     }

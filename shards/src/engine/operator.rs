@@ -315,6 +315,8 @@ impl<B: BatchBuffer> Engine<B> {
                 "{ends}, and goes on from what node {} holds, once recovery_grace is over or all have answered",
                 PeerId(winner).node()
             ),
+            // Not where loss is accepted.
+            Some(Collected::Halted { .. }) => format!("{ends}, and waits for an operator"),
             None => format!("{ends}, and has gone on as a new one"),
         }
     }

@@ -44,6 +44,8 @@ pub(super) struct Orders {
     named_ms: u64,
     /// Group: since when its answers are enough.
     enough: BTreeMap<u32, u64>,
+    /// Group: the generation and the queue for which an operator was called.
+    halted: BTreeMap<u32, (u32, u64)>,
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -221,6 +223,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let now = self.server_ms;
         self.note_enough();
+        self.say_halted();
         for (group, command) in orders {
             let ordered = self.orders.ordered.get(&group);
             if ordered.is_some_and(|ordered| ordered + ORDER_MS > now) {
@@ -264,6 +267,34 @@ impl<B: BatchBuffer> Engine<B> {
             retired_peer: winner,
             new_peer: state.next_peer_id(PeerId(winner).node()),
         })
+    }
+
+    /// Once for each recovery that waits for an operator.
+    fn say_halted(&mut self) {
+        let Some(meta) = self.meta.as_ref() else {
+            return;
+        };
+        let mut halted = BTreeMap::new();
+        for (group, history) in meta.state.histories() {
+            let collected = meta.state.collected(group, &self.config.nodes);
+            if let Some(Collected::Halted { queue_id }) = collected {
+                halted.insert(group, (history.generation, queue_id));
+            }
+        }
+        for (group, (generation, queue_id)) in &halted {
+            if self.orders.halted.get(group) == Some(&(*generation, *queue_id)) {
+                continue;
+            }
+            let queue = meta
+                .state
+                .by_id(*queue_id)
+                .map(|queue| queue.name.to_string());
+            let queue = queue.unwrap_or_default();
+            self.notices.push(Notice::Problem(format!(
+                "group {group}: enough replicas answered, and what was confirmed at written may be gone; queue {queue:?} is to wait for an operator (on_total_loss = halt). Bring back what memory there is, or go on with `tidegate cluster recover {group} --accept-loss`"
+            )));
+        }
+        self.orders.halted = halted;
     }
 
     /// Since when the answers of each group are enough.

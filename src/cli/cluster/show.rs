@@ -203,6 +203,12 @@ pub fn recovery_line(recovery: &Recovery) -> String {
         let missing = plural(recovery.missing.into(), "more answer");
         waits.push(format!("{missing} of a replica that kept what it reported"));
     }
+    if recovery.halted {
+        waits.push(format!(
+            "an operator, as a queue of it asks (on_total_loss = halt): `cluster recover {} --accept-loss`",
+            recovery.group
+        ));
+    }
     let waits = match waits.is_empty() {
         true => "that is enough, stragglers have recovery_grace".to_owned(),
         false => format!("waits for {}", waits.join(", ")),
@@ -320,6 +326,7 @@ struct RecoveryJson {
     missing: u8,
     answered: Vec<u32>,
     waits_for: Vec<String>,
+    halted: bool,
 }
 
 fn names(peers: &[client::Peer]) -> Vec<String> {
@@ -340,6 +347,7 @@ impl StatusJson {
             missing: it.missing,
             answered: it.answered.clone(),
             waits_for: names(&it.waits_for),
+            halted: it.halted,
         });
         StatusJson {
             nodes: nodes

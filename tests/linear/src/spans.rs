@@ -250,9 +250,9 @@ fn batch_of(part: &Part, publish: &Publish, place: Option<Place>) -> Result<Opti
 /// begins where the one before was cut.
 fn published_in(part: &Part, place: Place) -> u32 {
     let earlier = part.losses.iter().rev();
-    let mut earlier = earlier.filter(|(generation, _)| *generation < place.generation);
+    let earlier = earlier.filter(|(generation, _)| *generation < place.generation);
     let mut generation = place.generation;
-    while let Some((before, begins)) = earlier.next() {
+    for (before, begins) in earlier {
         if place.first >= *begins {
             break;
         }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! next_queue_id u64, next_join u64, dealt lower u64, dealt upper u64,
-//! queues u32: queue_id u64, name_len u16, name, mode u8, copies u8, lease_ms u64,
+//! queues u32: queue_id u64, name_len u16, name, mode u8 (+ 128: its group waits for an
+//!             operator on total loss), copies u8, lease_ms u64,
 //!             partitions u16, group u32 each
 //! opens u32:  node u32, log u16, cookie u64, open_counter u64, nonce u64
 //! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
@@ -27,6 +28,9 @@ use super::{
     peer_node, Answer, Collecting, GroupHistory, Lineage, MetaState, Open, QueueDeclaration, Seat,
 };
 use crate::state::{command::CommandError, reader::Reader};
+
+/// With a queue's mode.
+const HALTS: u8 = 128;
 
 impl MetaState {
     /// Appends the whole state to `out`.
@@ -247,7 +251,8 @@ fn put_queue(out: &mut Vec<u8>, queue: &QueueDeclaration) {
     // Names have at most 255 bytes.
     out.extend_from_slice(&(queue.name.len() as u16).to_le_bytes());
     out.extend_from_slice(queue.name.as_bytes());
-    out.extend_from_slice(&[queue.mode as u8, queue.copies]);
+    let halts = if queue.halts { HALTS } else { 0 };
+    out.extend_from_slice(&[queue.mode as u8 | halts, queue.copies]);
     out.extend_from_slice(&queue.lease_ms.to_le_bytes());
     out.extend_from_slice(&(queue.groups.len() as u16).to_le_bytes());
     for group in queue.groups.iter() {
@@ -261,7 +266,9 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
     let name = std::str::from_utf8(reader.slice(name_len)?)
         .map_err(|_| CommandError::Malformed("a name is not UTF-8"))?
         .into();
-    let mode = Mode::from_raw(reader.u8()?).ok_or(CommandError::Malformed("an unknown mode"))?;
+    let mode = reader.u8()?;
+    let halts = mode & HALTS != 0;
+    let mode = Mode::from_raw(mode & !HALTS).ok_or(CommandError::Malformed("an unknown mode"))?;
     let copies = reader.u8()?;
     let lease_ms = reader.u64()?;
     let groups = (0..reader.u16()?).map(|_| reader.u32());
@@ -272,6 +279,7 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
         mode,
         copies,
         lease_ms,
+        halts,
         groups,
     })
 }
@@ -292,6 +300,7 @@ mod tests {
             name: name.to_owned(),
             mode: Some(mode),
             partitions: Some(3),
+            halts: Some(name == "b"),
             ..DeclareRequest::default()
         })
     }

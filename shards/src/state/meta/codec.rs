@@ -2,7 +2,8 @@
 //! format version.
 //!
 //! ```text
-//! 1 Declare    name_len u16, name, present u8 (bit 0 mode, 1 copies, 2 partitions, 3 lease),
+//! 1 Declare    name_len u16, name, present u8 (bit 0 mode, 1 copies, 2 partitions, 3 lease,
+//!              4 on_total_loss, 5 with 4: halt),
 //!              mode u8, copies u8, partitions u16, lease_ms u64; absent ones are zero
 //! 2 Delete     queue_id u64
 //! 3 Opened     node u32, log u16, cookie u64, open_counter u64, nonce u64; from version 2 on:
@@ -264,7 +265,9 @@ fn encode_declare(request: &DeclareRequest, out: &mut Vec<u8>) {
     let present = u8::from(request.mode.is_some())
         | u8::from(request.copies.is_some()) << 1
         | u8::from(request.partitions.is_some()) << 2
-        | u8::from(request.lease_ms.is_some()) << 3;
+        | u8::from(request.lease_ms.is_some()) << 3
+        | u8::from(request.halts.is_some()) << 4
+        | u8::from(request.halts == Some(true)) << 5;
     let mode = request.mode.map_or(0, |mode| mode as u8);
     out.extend_from_slice(&[present, mode, request.copies.unwrap_or(0)]);
     out.extend_from_slice(&request.partitions.unwrap_or(0).to_le_bytes());
@@ -276,9 +279,12 @@ fn decode_declare(reader: &mut Reader<'_>) -> Result<DeclareRequest, CommandErro
     let name = std::str::from_utf8(reader.slice(usize::from(len))?)
         .map_err(|_| CommandError::Malformed("the name is not UTF-8"))?;
     let present = reader.u8()?;
-    if present >= 16 {
-        return Err(CommandError::Malformed("unknown declare field"));
-    }
+    let halts = match present >> 4 {
+        0 => None,
+        1 => Some(false),
+        3 => Some(true),
+        _ => return Err(CommandError::Malformed("unknown declare field")),
+    };
     let mode = reader.u8()?;
     let (copies, partitions, lease_ms) = (reader.u8()?, reader.u16()?, reader.u64()?);
     let field = |bit: u8, zero: bool| {
@@ -298,5 +304,6 @@ fn decode_declare(reader: &mut Reader<'_>) -> Result<DeclareRequest, CommandErro
         copies: field(1, copies == 0)?.then_some(copies),
         partitions: field(2, partitions == 0)?.then_some(partitions),
         lease_ms: field(3, lease_ms == 0)?.then_some(lease_ms),
+        halts,
     })
 }

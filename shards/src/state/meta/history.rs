@@ -9,9 +9,12 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
-use super::{peer_id, peer_node, MetaOutcome, MetaState, FIRST_GENERATION, FOUNDING_JOIN};
+use super::{
+    peer_id, peer_node, MetaOutcome, MetaState, QueueDeclaration, FIRST_GENERATION, FOUNDING_JOIN,
+};
 use crate::mutation::{removed, Rule};
 
 /// What group 0 knows of a data group's history.
@@ -58,6 +61,9 @@ pub enum Collected {
     Waits { of: Vec<u64>, counting: usize },
     /// The replica whose history is the longest; `all` nodes answered.
     Enough { winner: u64, all: bool },
+    /// The answers are enough, and this queue asks that an operator decides first: it may
+    /// lose what was confirmed at written.
+    Halted { queue_id: u64 },
 }
 
 impl GroupHistory {
@@ -127,7 +133,11 @@ impl MetaState {
         });
         let of_all = of.is_empty() || removed(Rule::R6AllTrusted);
         let enough = missing == 0 || removed(Rule::R6Count);
+        let halting = self.halting(group).filter(|_| !loss);
         Some(match longest {
+            Some(_) if of_all && enough && halting.is_some() => Collected::Halted {
+                queue_id: halting.unwrap_or_default(),
+            },
             Some(longest) if of_all && enough => Collected::Enough {
                 winner: longest.peer,
                 all: nodes.iter().all(|node| answers.contains_key(node)),
@@ -137,6 +147,13 @@ impl MetaState {
                 counting: missing,
             },
         })
+    }
+
+    /// A queue with a partition in the group that asks for an operator on total loss.
+    fn halting(&self, group: u32) -> Option<u64> {
+        let of_group = |queue: &&Arc<QueueDeclaration>| queue.groups.iter().any(|it| *it == group);
+        let mut halting = self.queues.iter().filter(|queue| queue.halts);
+        halting.find(of_group).map(|queue| queue.queue_id)
     }
 
     /// Replicas whose answer says the same as the winner's, and counts as it does.
@@ -320,8 +337,10 @@ impl MetaState {
 
 #[cfg(test)]
 mod tests {
+    use wire::vocabulary::Mode;
+
     use super::*;
-    use crate::state::meta::MetaCommand;
+    use crate::state::meta::{DeclareRequest, MetaCommand};
 
     const NODES: [u32; 3] = [1, 2, 3];
 
@@ -383,6 +402,60 @@ mod tests {
         state.apply(&answered(peer_id(2, 3), (3, 9), true));
         let both = [peer_id(1, 2), peer_id(2, 3)];
         assert_eq!(state.as_long_as(4, peer_id(1, 2)), both);
+    }
+
+    #[test]
+    fn a_queue_that_halts_makes_its_group_wait_until_loss_is_accepted() {
+        let mut state = ordered();
+        let asked = |name: &str, halts| DeclareRequest {
+            name: name.to_owned(),
+            mode: Some(Mode::Buffered),
+            partitions: Some(8),
+            halts: Some(halts),
+            ..DeclareRequest::default()
+        };
+        // Groups 5 to 8 are of buffered queues.
+        state.apply(&MetaCommand::Declare(asked("any", false)));
+        let order = |group, accepts_loss| MetaCommand::Collect {
+            group,
+            generation: 1,
+            accepts_loss,
+        };
+        let answered_of = |group, node| {
+            let answer = Answer {
+                peer: founder(node),
+                last_term: 3,
+                last_index: 9,
+                counts: true,
+            };
+            let generation = 1;
+            MetaCommand::Answered {
+                group,
+                generation,
+                answer,
+            }
+        };
+        state.apply(&order(6, false));
+        for node in NODES {
+            state.apply(&answered_of(6, node));
+        }
+        let enough = Some(Collected::Enough {
+            winner: founder(1),
+            all: true,
+        });
+        assert_eq!(state.collected(6, &NODES), enough);
+        state.apply(&MetaCommand::Declare(asked("careful", true)));
+        let queue_id = state.by_name("careful").unwrap().queue_id;
+        let halted = Some(Collected::Halted { queue_id });
+        assert_eq!(state.collected(6, &NODES), halted);
+        let restored = MetaState::restore(8, &{
+            let mut bytes = Vec::new();
+            state.capture(&mut bytes);
+            bytes
+        });
+        assert_eq!(restored.unwrap().collected(6, &NODES), halted);
+        state.apply(&order(6, true));
+        assert_eq!(state.collected(6, &NODES), enough);
     }
 
     #[test]

@@ -76,6 +76,8 @@ pub struct QueueDeclaration {
     /// 0 = majority, 255 = all.
     pub copies: u8,
     pub lease_ms: u64,
+    /// Its group waits for an operator where a recovery may lose confirmed records.
+    pub halts: bool,
     /// Data group of each partition.
     pub groups: Groups,
 }
@@ -88,6 +90,8 @@ pub struct DeclareRequest {
     pub copies: Option<u8>,
     pub partitions: Option<u16>,
     pub lease_ms: Option<u64>,
+    /// See [`QueueDeclaration::halts`].
+    pub halts: Option<bool>,
 }
 
 /// A command of group 0, owned (declares are rare).
@@ -347,6 +351,7 @@ impl MetaState {
             mode,
             copies: request.copies.unwrap_or(0),
             lease_ms: request.lease_ms.unwrap_or(DEFAULT_LEASE_MS),
+            halts: request.halts.unwrap_or(false),
             groups: self
                 .placement
                 .place(mode, request.partitions.unwrap_or(1))
@@ -401,6 +406,11 @@ fn why_invalid(request: &DeclareRequest) -> Option<String> {
     None
 }
 
+/// What a queue's group does on total loss, in the words of a declare.
+fn on_total_loss(halts: &bool) -> String {
+    if *halts { "halt" } else { "recover" }.to_owned()
+}
+
 /// The first field in which the request differs from what stands.
 fn conflict(stands: &QueueDeclaration, asked: &DeclareRequest) -> Option<MetaOutcome> {
     fn differ<T: PartialEq>(
@@ -442,4 +452,5 @@ fn conflict(stands: &QueueDeclaration, asked: &DeclareRequest) -> Option<MetaOut
             format!("{lease_ms} ms")
         })
     })
+    .or_else(|| differ("on_total_loss", stands.halts, asked.halts, on_total_loss))
 }

@@ -115,6 +115,7 @@ mod tests {
             mode: Mode::Durable,
             copies: 0,
             lease_ms: 1,
+            halts: false,
             groups: vec![1].into(),
         })
     }

@@ -278,15 +278,17 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
         option(any::<u8>()),
         proptest::option::of(any::<u16>()),
         proptest::option::of(any::<u64>()),
+        proptest::option::of(any::<bool>()),
     );
     prop_oneof![
-        request.prop_map(|(name, mode, copies, partitions, lease_ms)| {
+        request.prop_map(|(name, mode, copies, partitions, lease_ms, halts)| {
             MetaCommand::Declare(DeclareRequest {
                 name,
                 mode,
                 copies,
                 partitions,
                 lease_ms,
+                halts,
             })
         }),
         any::<u64>().prop_map(|queue_id| MetaCommand::Delete { queue_id }),
