@@ -151,7 +151,7 @@ impl MetaState {
 
     /// A queue with a partition in the group that asks for an operator on total loss.
     fn halting(&self, group: u32) -> Option<u64> {
-        let of_group = |queue: &&Arc<QueueDeclaration>| queue.groups.iter().any(|it| *it == group);
+        let of_group = |queue: &&Arc<QueueDeclaration>| queue.groups.contains(&group);
         let mut halting = self.queues.iter().filter(|queue| queue.halts);
         halting.find(of_group).map(|queue| queue.queue_id)
     }
