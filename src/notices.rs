@@ -119,12 +119,19 @@ impl Lines {
                 self.line(level, &format!("shard {shard}: {text}"));
             }
         }
-        let waits = self.opening.contains_key(&shard) && !matches!(notice, Notice::Serving);
-        if !self.starting && !waits {
+        let opened = self.opening.contains_key(&shard) && matches!(notice, Notice::Serving);
+        if !self.starting && opened {
             self.tell_losses();
             self.opening.remove(&shard);
             self.progress = Progress::default();
         }
+    }
+
+    /// Losses wait to be told: of a group that goes on as a new generation there are as
+    /// many as it has queues, and they come one by one.
+    pub fn owes_losses(&self) -> bool {
+        let runs = |shard: &u16| !self.opening.contains_key(shard);
+        !self.starting && self.losses.keys().any(runs)
     }
 
     /// Every one of so many shards serves: what the start found is told.
@@ -158,7 +165,8 @@ impl Lines {
         }
     }
 
-    fn tell_losses(&mut self) {
+    /// Tells what losses there are, together.
+    pub fn tell_losses(&mut self) {
         let (mut calm, mut real) = (Vec::new(), Vec::new());
         for (shard, losses) in std::mem::take(&mut self.losses) {
             if self.opening.get(&shard) == Some(&true) {
@@ -346,6 +354,23 @@ mod tests {
         );
         assert!(lines[MAX_LOSS_LINES].contains("and 5 more queues"));
         assert_eq!(loss_lines((0..20).map(|q| loss(q, 0)).collect()).len(), 20);
+    }
+
+    #[test]
+    fn losses_of_a_group_that_goes_on_are_gathered_and_those_of_a_start_wait_for_its_end() {
+        let mut lines = Lines::new(LogLevel::Error);
+        let recovered = Notice::Loss(loss(9, 0));
+        lines.notice(0, &recovered);
+        assert!(!lines.owes_losses(), "it starts");
+        lines.started(1);
+        assert!(lines.losses.is_empty() && !lines.owes_losses());
+        for queue in 0..30 {
+            lines.notice(0, &Notice::Loss(loss(queue, 0)));
+        }
+        assert!(lines.owes_losses());
+        assert_eq!(lines.losses[&0].len(), 30);
+        lines.tell_losses();
+        assert!(!lines.owes_losses());
     }
 
     #[test]

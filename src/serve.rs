@@ -10,6 +10,7 @@ use std::{
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::Duration,
 };
 
 use shards::{
@@ -36,6 +37,8 @@ const VERSION: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
 const RESERVE_SEGMENTS: u32 = 1;
 /// Bytes read back from disk that a shard keeps.
 const READ_CACHE_BYTES: u64 = 16 << 20;
+/// Losses that come no further apart are told together.
+const LOSSES_TOGETHER: Duration = Duration::from_millis(200);
 
 /// Runs the server until SIGTERM or SIGINT, then drains.
 pub fn run(options: ServeOptions) -> ExitCode {
@@ -184,8 +187,15 @@ fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> 
             .recv(server.reports(), |report| {
                 report.map_or(Next::Signal, Next::Report)
             })
-            .recv(signals, |_| Next::Signal)
-            .wait();
+            .recv(signals, |_| Next::Signal);
+        let next = match lines.owes_losses() {
+            true => next.wait_timeout(LOSSES_TOGETHER),
+            false => Ok(next.wait()),
+        };
+        let Ok(next) = next else {
+            lines.tell_losses();
+            continue;
+        };
         match next {
             Next::Report(Report::Notice { shard, notice }) => lines.notice(shard, &notice),
             Next::Report(Report::Failed { shard, reason }) => {
@@ -209,7 +219,9 @@ fn drain(server: Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> E
             }
         });
     drop(impatient);
-    match server.drain(&mut |shard, notice| lines.notice(shard, notice)) {
+    let drained = server.drain(&mut |shard, notice| lines.notice(shard, notice));
+    lines.tell_losses();
+    match drained {
         Ok(true) => {
             complain("tidegate: stopped; everything is durable");
             ExitCode::SUCCESS

@@ -168,7 +168,7 @@ async fn fenced(cluster: &Cluster, random: &mut Random, name: &str, round: u32) 
         if round % 3 != 1 {
             cluster.network.cut_way(old, other);
         }
-        if round % 3 != 0 {
+        if !round.is_multiple_of(3) {
             cluster.network.cut_way(other, old);
         }
     }

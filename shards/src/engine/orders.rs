@@ -215,15 +215,27 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(meta) = self.meta.as_ref() else {
             return;
         };
-        let mut orders = Vec::new();
+        let now = self.server_ms;
+        let (mut orders, mut enough, mut halted) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for (group, history) in meta.state.histories() {
-            if let Some(order) = self.next_order(group, history) {
+            let collected = meta.state.collected(group, &self.config.nodes);
+            match collected {
+                Some(Collected::Enough { .. }) => {
+                    let since = self.orders.enough.get(&group).copied().unwrap_or(now);
+                    enough.insert(group, since);
+                }
+                Some(Collected::Halted { queue_id }) => {
+                    halted.insert(group, (history.generation, queue_id));
+                }
+                Some(Collected::Waits { .. }) | None => {}
+            }
+            let since = enough.get(&group).copied();
+            if let Some(order) = self.next_order(group, history, collected, since) {
                 orders.push((group, order));
             }
         }
-        let now = self.server_ms;
-        self.note_enough();
-        self.say_halted();
+        self.orders.enough = enough;
+        self.say_halted(halted);
         for (group, command) in orders {
             let ordered = self.orders.ordered.get(&group);
             if ordered.is_some_and(|ordered| ordered + ORDER_MS > now) {
@@ -236,20 +248,27 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// What is to be ordered for the group now.
-    fn next_order(&self, group: u32, history: &GroupHistory) -> Option<MetaCommand> {
+    /// What is to be ordered for the group now; its answers are enough since `since`.
+    fn next_order(
+        &self,
+        group: u32,
+        history: &GroupHistory,
+        collected: Option<Collected>,
+        since: Option<u64>,
+    ) -> Option<MetaCommand> {
         let state = &self.meta.as_ref()?.state;
         let generation = history.generation;
-        let Some(collected) = state.collected(group, &self.config.nodes) else {
-            let order = MetaCommand::Collect {
-                group,
-                generation,
-                accepts_loss: false,
-            };
-            return self.is_lost(group, history).then_some(order);
-        };
-        let Collected::Enough { winner, all } = collected else {
-            return None;
+        let (winner, all) = match collected {
+            None => {
+                let order = MetaCommand::Collect {
+                    group,
+                    generation,
+                    accepts_loss: false,
+                };
+                return self.is_lost(group, history).then_some(order);
+            }
+            Some(Collected::Enough { winner, all }) => (winner, all),
+            Some(Collected::Waits { .. } | Collected::Halted { .. }) => return None,
         };
         // The generation begins from a node that is here: of one that answered and is gone
         // since nobody knows whether it comes back, and the others give up theirs.
@@ -258,9 +277,8 @@ impl<B: BatchBuffer> Engine<B> {
             node == self.config.node || self.links.is_up(node)
         };
         let winner = state.as_long_as(group, winner).into_iter().find(here)?;
-        let waited = self.orders.enough.get(&group).copied();
         let late =
-            waited.is_some_and(|since| since + self.config.recovery_grace_ms <= self.server_ms);
+            since.is_some_and(|since| since + self.config.recovery_grace_ms <= self.server_ms);
         (all || late).then(|| MetaCommand::Recovered {
             group,
             generation: generation + 1,
@@ -269,49 +287,20 @@ impl<B: BatchBuffer> Engine<B> {
         })
     }
 
-    /// Once for each recovery that waits for an operator.
-    fn say_halted(&mut self) {
-        let Some(meta) = self.meta.as_ref() else {
-            return;
-        };
-        let mut halted = BTreeMap::new();
-        for (group, history) in meta.state.histories() {
-            let collected = meta.state.collected(group, &self.config.nodes);
-            if let Some(Collected::Halted { queue_id }) = collected {
-                halted.insert(group, (history.generation, queue_id));
-            }
-        }
+    /// Calls an operator, once for each recovery that waits for one.
+    fn say_halted(&mut self, halted: BTreeMap<u32, (u32, u64)>) {
+        let state = self.meta.as_ref().map(|meta| &meta.state);
         for (group, (generation, queue_id)) in &halted {
             if self.orders.halted.get(group) == Some(&(*generation, *queue_id)) {
                 continue;
             }
-            let queue = meta
-                .state
-                .by_id(*queue_id)
-                .map(|queue| queue.name.to_string());
-            let queue = queue.unwrap_or_default();
+            let queue = state.and_then(|state| state.by_id(*queue_id));
+            let queue = queue.map_or("", |queue| &queue.name);
             self.notices.push(Notice::Problem(format!(
                 "group {group}: enough replicas answered, and what was confirmed at written may be gone; queue {queue:?} is to wait for an operator (on_total_loss = halt). Bring back what memory there is, or go on with `tidegate cluster recover {group} --accept-loss`"
             )));
         }
         self.orders.halted = halted;
-    }
-
-    /// Since when the answers of each group are enough.
-    fn note_enough(&mut self) {
-        let Some(meta) = self.meta.as_ref() else {
-            return;
-        };
-        let is_enough = |group: &u32| {
-            let collected = meta.state.collected(*group, &self.config.nodes);
-            matches!(collected, Some(Collected::Enough { .. }))
-        };
-        let groups = meta.state.histories().map(|(group, _)| group);
-        let enough: Vec<u32> = groups.filter(is_enough).collect();
-        let before = std::mem::take(&mut self.orders.enough);
-        let now = self.server_ms;
-        let since = |group: u32| (group, before.get(&group).copied().unwrap_or(now));
-        self.orders.enough = enough.into_iter().map(since).collect();
     }
 
     /// No majority can have a leader, and somebody who could vote lost its memory.
