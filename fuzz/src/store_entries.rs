@@ -61,6 +61,7 @@ fn config() -> EngineConfig {
         index_memory_bytes: 1 << 30,
         scrub_interval_ms: 0,
         recovery_grace_ms: 1_000,
+        spread_after_ms: 0,
         server: String::new(),
         advertise: String::new(),
     }

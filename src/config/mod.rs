@@ -77,6 +77,9 @@ pub struct ServeOptions {
     /// How long a replica waits for a leader before its group may begin a new
     /// generation, and such a recovery for stragglers.
     pub recovery_grace: Duration,
+    /// How long a node leads a group, all well, before it hands it to the node whose turn
+    /// it is; zero = never.
+    pub spread_leaders: Duration,
     /// Below 2^24.
     pub node_id: u32,
     /// Data groups of a new directory.
@@ -121,6 +124,7 @@ impl Default for ServeOptions {
             index_memory: None,
             scrub_interval: Duration::from_secs(24 * 3600),
             recovery_grace: Duration::from_secs(10),
+            spread_leaders: Duration::from_secs(10),
             node_id: 1,
             data_groups: 32,
             window_bytes: 16 << 20,
@@ -179,6 +183,7 @@ struct File {
     index_memory: Option<Size>,
     scrub_interval: Option<Interval>,
     recovery_grace: Option<Interval>,
+    spread_leaders: Option<Interval>,
     node_id: Option<u32>,
     data_groups: Option<u32>,
     window_size: Option<Size>,
@@ -251,6 +256,9 @@ impl ServeOptions {
             scrub_interval: file
                 .scrub_interval
                 .map_or(default.scrub_interval, |interval| interval.0),
+            spread_leaders: file
+                .spread_leaders
+                .map_or(default.spread_leaders, |interval| interval.0),
             recovery_grace: file
                 .recovery_grace
                 .map_or(default.recovery_grace, |interval| interval.0),
@@ -364,6 +372,13 @@ impl ServeOptions {
             millis(self.recovery_grace),
             (1_000..=86_400_000).contains(&millis(self.recovery_grace)),
             "1s to 24h",
+        )?;
+        in_range(
+            "spread_leaders (in ms)",
+            millis(self.spread_leaders),
+            self.spread_leaders.is_zero()
+                || (100..=86_400_000).contains(&millis(self.spread_leaders)),
+            "0 (never), or 100ms to 24h",
         )?;
         within(
             "node_id",
@@ -480,6 +495,7 @@ mod tests {
             index_memory = "512MiB"
             scrub_interval = "168h"
             recovery_grace = "30s"
+            spread_leaders = "2m"
             node_id = 9
             data_groups = 8
             window_size = "128KiB"
@@ -511,6 +527,7 @@ mod tests {
             index_memory: Some(512 << 20),
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
             recovery_grace: Duration::from_secs(30),
+            spread_leaders: Duration::from_secs(120),
             node_id: 9,
             data_groups: 8,
             window_bytes: 128 << 10,

@@ -18,3 +18,4 @@ mod rawnode;
 mod refused;
 mod replace;
 mod replication;
+mod spread;

@@ -594,6 +594,7 @@ impl Boot {
             clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms + 1),
             draining: false,
             leads_nothing: false,
+            spread_from_ms: start_wall + self.config.spread_after_ms,
             forgotten: BTreeSet::new(),
             sealed: false,
             room: Room::new(self.index_bytes),

@@ -106,6 +106,8 @@ pub struct Engine<B> {
     pub(super) draining: bool,
     /// An operator told this node to hand over what it leads, and to lead nothing.
     pub(super) leads_nothing: bool,
+    /// No leader is handed to the node whose turn it is before; server time.
+    pub(super) spread_from_ms: u64,
     /// Nodes that an operator gave up, as told last.
     pub(super) forgotten: BTreeSet<u32>,
     /// See `seal`.

@@ -16,6 +16,7 @@ use super::{
     recovery::stopped_before,
     shortfall::Awaited,
     slow_owner::OwnWrites,
+    spread::Turn,
     types::ConnKey,
 };
 use crate::{
@@ -142,6 +143,10 @@ pub(super) struct GroupSlot {
     pub changed: Option<At>,
     /// Since when this leader takes no publishes, to hand over; server time.
     pub resigning: Option<u64>,
+    /// The voter that is to take over; `None`: whoever is furthest.
+    pub heir: Option<u64>,
+    /// When it may go to the node whose turn it is.
+    pub turn: Turn,
     /// Not again before this time, and how long the next pause is, in ms.
     pub resign_from_ms: u64,
     pub resign_pause_ms: u64,
@@ -175,6 +180,8 @@ impl GroupSlot {
             replaced: BTreeMap::new(),
             changed: None,
             resigning: None,
+            heir: None,
+            turn: Turn::default(),
             resign_from_ms: 0,
             resign_pause_ms: 0,
             own_writes: OwnWrites::default(),

@@ -73,7 +73,9 @@ impl<B: BatchBuffer> Engine<B> {
             }
             slot.dirty = true;
         }
+        self.tell_leads_nothing();
         self.leave_to_faster_disks();
+        self.spread_leaders();
         self.hand_over_where_due();
         self.tend_orders();
         self.tend_recovery();
@@ -103,7 +105,8 @@ impl<B: BatchBuffer> Engine<B> {
         slot.serving = false;
         slot.changed = None;
         slot.catch_up = None;
-        slot.resigning = None;
+        (slot.resigning, slot.heir) = (None, None);
+        slot.turn.led_since_ms = self.server_ms;
         slot.own_writes = OwnWrites::default();
         if before.is_some() {
             self.deposed.push(id);

@@ -19,6 +19,10 @@ pub(super) struct Link {
     pub output: Vec<u8>,
     /// The driver was told that there is output.
     told: bool,
+    /// The node is to lead nothing, as it said.
+    leads_nothing: bool,
+    /// What it was told of this node.
+    told_nothing: bool,
 }
 
 /// The links of this shard, by node.
@@ -60,6 +64,27 @@ impl Links {
         Some(&mut link.output)
     }
 
+    /// It is linked, and nobody told it to lead nothing.
+    pub(super) fn may_lead(&self, node: u32) -> bool {
+        let link = self.links.get(&node);
+        link.is_some_and(|link| link.up && !link.leads_nothing)
+    }
+
+    pub(super) fn set_leads_nothing(&mut self, node: u32, on: bool) {
+        if let Some(link) = self.links.get_mut(&node) {
+            link.leads_nothing = on;
+        }
+    }
+
+    /// Outputs to linked nodes that were not told so of this one; now they are.
+    pub(super) fn not_told(&mut self, nothing: bool) -> impl Iterator<Item = &mut Vec<u8>> {
+        let links = self.links.values_mut().filter(|link| link.up);
+        links.filter_map(move |link| {
+            let told = std::mem::replace(&mut link.told_nothing, nothing);
+            (told != nothing).then_some(&mut link.output)
+        })
+    }
+
     /// True when the node is one of the cluster and its state changed.
     pub(super) fn set_up(&mut self, node: u32, up: bool) -> bool {
         let Some(link) = self.links.get_mut(&node) else {
@@ -67,6 +92,7 @@ impl Links {
         };
         link.output.clear();
         link.told = false;
+        (link.leads_nothing, link.told_nothing) = (false, false);
         std::mem::replace(&mut link.up, up) != up
     }
 

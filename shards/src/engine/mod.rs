@@ -51,6 +51,7 @@ mod settle;
 mod shortfall;
 mod slow_owner;
 mod snapshot;
+mod spread;
 mod subscribe;
 mod turn;
 mod types;

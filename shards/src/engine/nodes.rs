@@ -24,6 +24,7 @@ impl<B: BatchBuffer> Engine<B> {
             self.on_node_down(node);
         }
         self.links.set_up(node, true);
+        self.pause_spreading();
         for slot in self.groups.values_mut() {
             slot.group.report_again();
         }
@@ -33,6 +34,7 @@ impl<B: BatchBuffer> Engine<B> {
         if !self.links.set_up(node, false) {
             return;
         }
+        self.pause_spreading();
         self.drop_relays(node);
         for slot in self.groups.values_mut() {
             slot.group.unreachable_node(node);
@@ -71,6 +73,7 @@ impl<B: BatchBuffer> Engine<B> {
             NodeMessage::ConnClosed { conn } => self.on_node_closed(node, *conn),
             NodeMessage::Propose { command } => self.on_propose(node, command),
             NodeMessage::Named { retired, new } => self.on_named(*retired, *new),
+            NodeMessage::LeadsNothing { on } => self.links.set_leads_nothing(node, *on),
             NodeMessage::Leaderless { group, generation } => {
                 self.on_leaderless(node, *group, *generation);
             }

@@ -136,6 +136,7 @@ impl<B: BatchBuffer> Engine<B> {
         for slot in self.groups.values_mut() {
             slot.group.set_reluctant(on);
             slot.resigning = slot.resigning.filter(|_| on);
+            slot.heir = None;
         }
     }
 

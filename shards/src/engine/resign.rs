@@ -66,11 +66,22 @@ impl<B: BatchBuffer> Engine<B> {
             };
             if stays && since + GIVEN_UP_MS <= now {
                 // Nobody took over: it leads on.
-                slot.resigning = None;
+                (slot.resigning, slot.heir) = (None, None);
+                continue;
+            }
+            if slot
+                .heir
+                .is_some_and(|heir| !slot.group.can_take_over(heir))
+            {
+                // Not that one any more: it leads on.
+                (slot.resigning, slot.heir) = (None, None);
                 continue;
             }
             if since + RESIGN_MS <= now || !slot.owes_publishers() {
-                slot.group.hand_over();
+                match slot.heir {
+                    Some(heir) => slot.group.hand_over_to(heir),
+                    None => slot.group.hand_over(),
+                }
                 slot.dirty = true;
             }
         }

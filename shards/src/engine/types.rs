@@ -100,6 +100,9 @@ pub struct EngineConfig {
     pub scrub_interval_ms: u64,
     /// How long a replica waits for a leader, and a recovery for stragglers, in ms.
     pub recovery_grace_ms: u64,
+    /// How long a node leads a group, all well, before it hands it to the node whose turn
+    /// it is, in ms; 0 = never.
+    pub spread_after_ms: u64,
     /// Server name and version for hello.
     pub server: String,
     /// Where clients reach this node (`HOST:PORT`), for those that come through

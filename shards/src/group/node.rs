@@ -379,14 +379,8 @@ impl Group {
     /// The voter that is furthest, if it is close behind; not the one that was last
     /// handed to, where there is another: it may not want to lead either.
     pub fn successor(&self) -> Option<u64> {
-        let (own, last) = (self.peer.0, self.last_index());
-        let may = |peer: u64, progress: &Progress| {
-            let close = progress.matched + CLOSE_ENTRIES >= last;
-            let votes = self.members.voters.contains(&peer) && !self.retired.contains(&peer);
-            peer != own && votes && progress.recent_active && close
-        };
         let others = self.raft.raft.prs().iter();
-        let others = others.filter(|(peer, progress)| may(**peer, progress));
+        let others = others.filter(|(peer, progress)| self.may_take_over(**peer, progress));
         let best = others.max_by_key(|(peer, progress)| {
             let other = self.handed_to != **peer;
             // Where several are as far, groups go to different ones.
@@ -394,6 +388,34 @@ impl Group {
             (other, progress.matched, spread >> 32, Reverse(**peer))
         });
         best.map(|(peer, _)| *peer)
+    }
+
+    fn may_take_over(&self, peer: u64, progress: &Progress) -> bool {
+        let close = progress.matched + CLOSE_ENTRIES >= self.last_index();
+        let votes = self.members.voters.contains(&peer) && !self.retired.contains(&peer);
+        peer != self.peer.0 && votes && progress.recent_active && close
+    }
+
+    /// The voter on that node, if it could take over.
+    pub fn heir_on(&self, node: u32) -> Option<u64> {
+        let others = self.raft.raft.prs().iter();
+        let mut of_node = others.filter(|(peer, _)| PeerId(**peer).node() == node);
+        let found = of_node.find(|(peer, progress)| self.may_take_over(**peer, progress));
+        found.map(|(peer, _)| *peer)
+    }
+
+    /// The voter is close behind and heard of lately.
+    pub fn can_take_over(&self, peer: u64) -> bool {
+        let progress = self.raft.raft.prs().get(peer);
+        progress.is_some_and(|progress| self.may_take_over(peer, progress))
+    }
+
+    /// Hands leadership to that voter, if it can take over and nobody is about to.
+    pub fn hand_over_to(&mut self, peer: u64) {
+        let free = self.is_leader() && self.raft.raft.lead_transferee.is_none();
+        if free && self.can_take_over(peer) {
+            self.raft.transfer_leader(peer);
+        }
     }
 
     /// Hands leadership to [`Group::successor`], if nobody is about to take it.

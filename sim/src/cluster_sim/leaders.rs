@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 
 use super::{issues::Issue, journal::Key, world::World, Checked};
 
+/// How long leaders may take to be spread, in simulated ms.
+const SPREAD_MS: u64 = 400_000;
+
 /// Records that were confirmed, as the confirm says.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Confirmed {
@@ -102,6 +105,19 @@ impl World {
             })
         };
         leader.voters.len() == self.nodes.len() && (0..self.nodes.len()).all(votes)
+    }
+
+    /// With nothing going wrong every group comes to the node whose turn it is.
+    pub(super) fn await_spread(&mut self) -> Checked<()> {
+        let settled = self.settings.kinds.total() == 0 && self.settings.spread_after_ms > 0;
+        if !settled {
+            return Ok(());
+        }
+        let nodes = self.nodes.len();
+        self.await_that("leaders to be spread", SPREAD_MS, |world| {
+            let mut groups = 0..=world.settings.data_groups;
+            groups.all(|group| world.newest_leader(group) == Some(group as usize % nodes))
+        })
     }
 
     /// Who became leader of the group last.

@@ -154,6 +154,7 @@ impl World {
             read_cache_bytes: self.settings.read_cache_bytes,
             scrub_interval_ms: 0,
             recovery_grace_ms: 1_000,
+            spread_after_ms: self.settings.spread_after_ms,
             index_memory_bytes: u64::MAX,
             server: "tidegate-sim".to_owned(),
             advertise: String::new(),

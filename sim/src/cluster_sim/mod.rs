@@ -162,6 +162,7 @@ impl World {
         self.heal();
         self.await_replacement()?;
         self.await_answers()?;
+        self.await_spread()?;
         for client in 0..self.clients.len() {
             self.disconnect(client);
         }

@@ -90,6 +90,8 @@ pub struct Settings {
     pub write_us: u64,
     pub sync_us: u64,
     pub hop_us: u64,
+    /// How long a node leads what is another one's turn to, in ms; 0 = for ever.
+    pub spread_after_ms: u64,
     /// Clocks run off by up to so many millionths.
     pub drift_ppm: u64,
 }
@@ -127,9 +129,18 @@ impl Settings {
             sync_us: random.pick(&[50, 2_000, 20_000]),
             hop_us: random.pick(&[50, 500, 5_000]),
             drift_ppm: random.pick(&[0, 100, 20_000]),
+            spread_after_ms: match scenario {
+                "calm" | "crash" | "replace" => 300,
+                _ => 0,
+            },
         };
         if scenario == "calm" {
             settings.drift_ppm = 0;
+        }
+        if scenario == "replace" {
+            // The next disk is lost only when the last is made up for.
+            settings.busy_ms = 10_000;
+            settings.fault_every_ms = settings.fault_every_ms.min(400);
         }
         settings
     }

@@ -265,6 +265,7 @@ impl World {
             read_cache_bytes: self.settings.read_cache_bytes,
             scrub_interval_ms: self.settings.scrub_interval_ms,
             recovery_grace_ms: 1_000,
+            spread_after_ms: 0,
             index_memory_bytes: self.settings.index_memory_bytes,
             server: "tidegate-sim".to_owned(),
             advertise: String::new(),

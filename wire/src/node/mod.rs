@@ -55,6 +55,7 @@ enum Kind {
     Propose = 9,
     Leaderless = 10,
     Named = 11,
+    LeadsNothing = 12,
 }
 
 impl Kind {
@@ -71,6 +72,7 @@ impl Kind {
             9 => Kind::Propose,
             10 => Kind::Leaderless,
             11 => Kind::Named,
+            12 => Kind::LeadsNothing,
             _ => return None,
         })
     }
@@ -104,6 +106,8 @@ pub enum NodeMessage<'a> {
     /// Group 0 gave the receiver's replica of it another peer id, which that replica
     /// cannot read in group 0's log itself.
     Named { retired: u64, new: u64 },
+    /// The sender is to lead nothing: it is drained, or stops. Or that is over.
+    LeadsNothing { on: bool },
 }
 
 impl<'a> NodeMessage<'a> {
@@ -122,6 +126,7 @@ impl<'a> NodeMessage<'a> {
                 out.extend_from_slice(&retired.to_le_bytes());
                 out.extend_from_slice(&new.to_le_bytes());
             }
+            NodeMessage::LeadsNothing { on } => out.push(u8::from(*on)),
             NodeMessage::Leaderless { group, generation } => {
                 out.extend_from_slice(&group.to_le_bytes());
                 out.extend_from_slice(&generation.to_le_bytes());
@@ -146,6 +151,7 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::Propose { .. } => Kind::Propose,
             NodeMessage::Leaderless { .. } => Kind::Leaderless,
             NodeMessage::Named { .. } => Kind::Named,
+            NodeMessage::LeadsNothing { .. } => Kind::LeadsNothing,
         }
     }
 
@@ -162,6 +168,13 @@ impl<'a> NodeMessage<'a> {
             Kind::Named => NodeMessage::Named {
                 retired: reader.u64()?,
                 new: reader.u64()?,
+            },
+            Kind::LeadsNothing => NodeMessage::LeadsNothing {
+                on: match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(NodeMessageError::Field("leads nothing")),
+                },
             },
             Kind::Leaderless => NodeMessage::Leaderless {
                 group: reader.u32()?,
@@ -340,6 +353,7 @@ mod tests {
                 command: b"command",
             },
             NodeMessage::Named { retired: 5, new: 6 },
+            NodeMessage::LeadsNothing { on: true },
             NodeMessage::Leaderless {
                 group: 3,
                 generation: 4,
@@ -355,7 +369,7 @@ mod tests {
     fn a_body_reads_back_message_by_message() {
         let body = body();
         let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
-        assert_eq!(messages.len(), 11);
+        assert_eq!(messages.len(), 12);
         let mut again = Vec::new();
         for message in &messages {
             message.encode(&mut again);
