@@ -91,6 +91,10 @@ impl Node {
         Node { server, home }
     }
 
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
     /// `SIGTERM`; its home stays.
     pub fn terminate(self) -> (Home, Vec<String>) {
         let (_, said) = self.server.terminate();

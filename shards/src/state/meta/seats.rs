@@ -76,7 +76,7 @@ impl fmt::Display for Unseated {
                 "its data directory was given up by an operator (cluster replace) and cannot come back; delete it, and start the node on an empty directory with --join if none has taken its place",
             ),
             Unseated::NotMadeToJoin => f.write_str(
-                "the node's data directory was given up by an operator, and this one was not made to take its place; start the node on an empty directory with `tidegate serve --join`",
+                "the node's data directory was given up by an operator, and this one, be it that one or new, was not made to take its place; start the node on an empty directory with `tidegate serve --join`",
             ),
             Unseated::Taken => f.write_str(
                 "another data directory has taken the place of the one that was given up; use that one, or if it is lost, too, give it up with `tidegate cluster replace`",
