@@ -142,6 +142,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
         version: VERSION.to_owned(),
         cluster: options.cluster.clone(),
         join: options.join,
+        force_group_0: options.force_group_0,
     }
 }
 

@@ -69,8 +69,8 @@ struct Declare {
 
     /// what a buffered or speculative queue of a cluster does where so many
     /// copies lost their memory that confirmed records may be gone: recover (go
-    /// on, and report exactly what is gone) or halt (wait for an operator's
-    /// `cluster recover`); default for a new queue: recover
+    /// on, and report exactly what is gone) or halt (its groups, and with them
+    /// every queue in them, wait for an operator's `cluster recover`); default for a new queue: recover
     #[argh(option, arg_name = "what", from_str_fn(parse_on_total_loss))]
     on_total_loss: Option<OnTotalLoss>,
 

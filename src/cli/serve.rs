@@ -44,6 +44,13 @@ pub struct Serve {
     #[argh(switch)]
     join: bool,
 
+    /// the way out where a majority of the nodes is lost for good: group 0, in
+    /// the generation N that ends (1, or what a forced start said last), goes on
+    /// from what this node holds, alone, and the other nodes' directories are
+    /// given up. Never while one of them may come back: see docs/operations.md
+    #[argh(option, arg_name = "n")]
+    force_group_0: Option<u32>,
+
     /// size of a log segment, in bytes or like 64MiB (default: 64MiB)
     #[argh(option, arg_name = "size", from_str_fn(parse_size))]
     segment_size: Option<u64>,
@@ -58,6 +65,7 @@ impl Serve {
             shards: self.shards,
             segment_bytes: self.segment_size,
             node_id: self.node,
+            force_group_0: self.force_group_0,
             join: self.join,
         };
         match ServeOptions::load(self.config.as_deref(), overrides) {

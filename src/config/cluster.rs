@@ -32,6 +32,8 @@ pub enum ClusterError {
     },
     #[error("--join makes a directory that joins a cluster, and this node is configured for none: name the configuration file of its cluster with --config, or leave --join away")]
     JoinsNothing,
+    #[error("--force-group-0 is for a cluster whose group 0 lost its majority, and this node is configured for none: name the configuration file of its cluster with --config, or leave it away")]
+    ForcesNothing,
     #[error("{name:?} is not a cluster's name; choose 1 to 64 letters, digits, '-', '_' and '.'")]
     Name { name: String },
     #[error("{text:?} in nodes is not a node; write NUMBER=ADDRESS:PORT like \"1=127.0.0.1:7501\", numbers from 1 to {MAX_NODE}")]

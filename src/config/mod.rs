@@ -103,6 +103,8 @@ pub struct ServeOptions {
     pub cluster: Option<ClusterOptions>,
     /// A new directory joins the cluster in the place of one that was given up.
     pub join: bool,
+    /// Group 0 ends this generation and goes on from what this node holds, alone.
+    pub force_group_0: Option<u32>,
     /// What the user should know of what was configured, in sentences.
     pub remarks: Vec<String>,
 }
@@ -137,6 +139,7 @@ impl Default for ServeOptions {
             allow_any_file_system: false,
             cluster: None,
             join: false,
+            force_group_0: None,
             remarks: Vec::new(),
         }
     }
@@ -211,6 +214,8 @@ pub struct Overrides {
     pub node_id: Option<u32>,
     /// A new directory joins the cluster.
     pub join: bool,
+    /// See [`ServeOptions::force_group_0`].
+    pub force_group_0: Option<u32>,
 }
 
 impl ServeOptions {
@@ -285,6 +290,7 @@ impl ServeOptions {
                 .unwrap_or(default.allow_any_file_system),
             cluster: None,
             join: overrides.join,
+            force_group_0: overrides.force_group_0,
             remarks: Vec::new(),
         };
         options.check()?;
@@ -295,6 +301,9 @@ impl ServeOptions {
             cluster_secret: file.cluster_secret,
         };
         options.cluster = keys.check(options.node_id, options.listen, &mut options.remarks)?;
+        if options.force_group_0.is_some() && options.cluster.is_none() {
+            return Err(ConfigError::Cluster(ClusterError::ForcesNothing));
+        }
         if options.join && options.cluster.is_none() {
             return Err(ClusterError::JoinsNothing.into());
         }
@@ -549,6 +558,7 @@ mod tests {
                 secret: None,
             }),
             join: false,
+            force_group_0: None,
             remarks: Vec::new(),
         };
         assert_eq!(options, expected);

@@ -9,6 +9,7 @@ mod copies;
 mod crowds;
 mod directory;
 mod failover;
+mod forced;
 mod forged;
 mod halts;
 mod linking;

@@ -28,6 +28,7 @@ pub struct Home {
     data: PathBuf,
     boot: Option<String>,
     join: bool,
+    force_group_0: Option<u32>,
     boot_directory: Option<PathBuf>,
     environment: Vec<(&'static str, PathBuf)>,
     through: Vec<String>,
@@ -49,6 +50,7 @@ impl Home {
             segment_size: "4MiB",
             boot: None,
             join: false,
+            force_group_0: None,
             boot_directory: None,
             environment: Vec::new(),
             through: Vec::new(),
@@ -101,6 +103,12 @@ impl Home {
     /// Its directory is made to join its cluster.
     pub fn joining(mut self) -> Self {
         self.join = true;
+        self
+    }
+
+    /// Group 0 ends that generation, and goes on from what it holds.
+    pub fn forcing_group_0(mut self, generation: u32) -> Self {
+        self.force_group_0 = Some(generation);
         self
     }
 
@@ -189,6 +197,9 @@ impl Home {
             .stderr(Stdio::piped());
         if self.join {
             command.arg("--join");
+        }
+        if let Some(generation) = self.force_group_0 {
+            command.args(["--force-group-0", &generation.to_string()]);
         }
         for (name, path) in &self.environment {
             command.env(name, path);

@@ -181,6 +181,7 @@ fn node_body() -> Vec<u8> {
             generation: 2,
         },
         NodeMessage::Named {
+            generation: 3,
             retired: head.to,
             new: 2 << 40 | 9,
         },

@@ -100,6 +100,8 @@ pub struct ServerOptions {
     pub cluster: Option<ClusterOptions>,
     /// A new directory is made to join the cluster, in the place of one that was given up.
     pub join: bool,
+    /// Group 0 ends this generation, and goes on from what this node holds, alone.
+    pub force_group_0: Option<u32>,
 }
 
 /// Why a server did not start. Each is one sentence for the user.
@@ -110,6 +112,8 @@ pub enum StartError {
         address: SocketAddr,
         source: io::Error,
     },
+    #[error("--force-group-0 lets group 0 go on from what a node's data directory holds, and {data} holds none; name the directory of the node that is left with --data")]
+    ForceNothing { data: PathBuf },
     #[error(transparent)]
     Machine(#[from] MachineError),
     #[error(transparent)]
@@ -193,6 +197,10 @@ impl Server {
         let shards = identity::stored_shards(&options.data).unwrap_or(new.shards);
         let warning = machine::check_memory(options.io_memory as u64, shards)?;
         let any = options.allow_any_file_system;
+        if options.force_group_0.is_some() && identity::stored_shards(&options.data).is_none() {
+            let data = options.data.clone();
+            return Err(StartError::ForceNothing { data });
+        }
         let directory = DataDirectory::open(&options.data, new, options.shards, any)?;
         let identity = &directory.identity;
         let is_new = directory.may_create_logs();
@@ -461,6 +469,7 @@ impl Launch<'_> {
             nonce: cluster.map_or(0, Cluster::nonce),
             lineage: cluster.map_or_else(Lineage::default, |cluster| cluster.lineage(shard)),
             joins: self.directory.identity.joins(),
+            force_group_0: self.options.force_group_0,
             nodes: match &self.options.cluster {
                 Some(cluster) => cluster.members(),
                 None => vec![self.options.node],

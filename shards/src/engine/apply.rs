@@ -373,7 +373,15 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Acts once the entry is durable on a majority of all replicas.
     fn gate_majority(&mut self, group: u32, at: At, action: GateAction) {
-        let copies = majority(self.replicas());
+        let mut copies = majority(self.replicas());
+        if group == GroupId::META.0 {
+            // Only one that was forced to go on has fewer voters than a majority of all.
+            let voters = self
+                .groups
+                .get(&group)
+                .map(|slot| slot.group.members().voters.len());
+            copies = copies.min(voters.unwrap_or(copies));
+        }
         self.gate(group, at, Boundary::Durable, copies, action);
     }
 

@@ -426,14 +426,35 @@ impl Boot {
     /// Group 0 of a lone node whose own memory is in doubt: nobody else can
     /// order its new generation.
     fn own_order(&self, mut recovered: Recovered) -> Recovered {
+        let (last_index, last_term) = recovered.last();
         let state = &mut recovered.state;
         state.generation += 1;
         state.peer = PeerId::new(self.config.node, self.meta.next_join_number());
         state.members = Members::of_voters(vec![state.peer.0]);
         state.vote = 0;
-        state.base_index = recovered.last_index;
-        state.base_term = recovered.last_term;
+        (state.base_index, state.base_term) = (last_index, last_term);
         recovered
+    }
+
+    /// Group 0 of a cluster whose other replicas are lost, as an operator says: it goes on
+    /// from all that this one holds, committed or not, with nobody else.
+    fn forced_order(&self, recovered: &Recovered) -> Recovered {
+        let mut forced = self.own_order(recovered.clone());
+        let (last_index, last_term) = recovered.last();
+        forced.state.commit = last_index;
+        (forced.last_index, forced.last_term) = (last_index, last_term);
+        forced.tail = Tail::new(last_index, last_term);
+        forced.tail.commit(last_index);
+        forced
+    }
+
+    /// An operator forces group 0, it is in the generation that was named, and this
+    /// replica of it remembers everything.
+    fn forces_group_0(&self, memory: Memory) -> bool {
+        let meta = self.groups.get(&GroupId::META.0).map(|it| &it.state);
+        let named = meta.filter(|state| Some(state.generation) == self.config.force_group_0);
+        let whole = |state: &GroupState| !state.stopped && !is_nameless(state.peer.0);
+        named.is_some_and(whole) && !self.is_solo() && !memory.durable_memory_lost
     }
 
     /// Builds the engine over the log's writer.
@@ -449,6 +470,10 @@ impl Boot {
     ) -> Result<Engine<B>, BootError> {
         let shard = self.config.shard;
         self.commit_covered()?;
+        let forces = self.forces_group_0(memory);
+        if forces {
+            self.commit_held(GroupId::META.0, u64::MAX)?;
+        }
         for slot in self.partitions.values_mut() {
             slot.machine.finish_replay();
             // The surviving tail was synced when the log was opened.
@@ -459,6 +484,7 @@ impl Boot {
         let mut awaiting = BTreeMap::new();
         let mut outbound = Vec::new();
         let mut reorder = None;
+        let mut announced = LogPosition(0);
         for group in 0..self.config.place.shard_of_group.len() as u32 {
             let id = GroupId(group);
             if self.config.place.shard_of(id) != Some(shard) {
@@ -471,6 +497,14 @@ impl Boot {
             let forgot = harm || memory.amnesiac && weak && !removed(Rule::Retire);
             if !alone && harm {
                 recovered.state.keeps_reported = false;
+            }
+            let forced = match id {
+                GroupId::META if forces => Some(self.forced_order(&recovered)),
+                _ => None,
+            };
+            if let Some(forced) = forced {
+                recovered = forced;
+                reorder = Some(recovered.state.clone());
             }
             if is_nameless(recovered.state.peer.0) {
                 // Nothing of it was ever answered: it begins when it has a name.
@@ -514,6 +548,10 @@ impl Boot {
                 let mut group_node = Group::open(id, &recovered, !alone, self.config.random)?;
                 if alone {
                     group_node.campaign()?;
+                }
+                if forces && id == GroupId::META {
+                    // In the log before any entry of the new generation.
+                    announced = group_node.announce(&mut log)?;
                 }
                 groups.insert(group, GroupSlot::new(group_node));
             }
@@ -602,17 +640,29 @@ impl Boot {
             serving_in_doubt: true,
             latched: false,
             awaiting_recovery: awaiting,
-            announced: LogPosition(0),
+            announced,
             own_order: reorder,
             directory_known: false,
             directory_told: false,
             opens_told: false,
+            opens_seen: 0,
             known_logs: Vec::new(),
             known_seats: Vec::new(),
             config: self.config,
             log,
         };
         engine.timers.tick_ms = engine.server_ms;
+        if let Some(named) = engine
+            .config
+            .force_group_0
+            .filter(|_| !forces && shard == 0)
+        {
+            let meta = engine.groups.get(&GroupId::META.0);
+            let now = meta.map_or(0, |slot| slot.group.generation());
+            engine.notices.push(Notice::Problem(format!(
+                "--force-group-0 {named} was not followed: group 0 is in generation {now} here, or its memory is in doubt; leave it away"
+            )));
+        }
         engine.finish_generations();
         engine.watch_index();
         Ok(engine)
@@ -725,7 +775,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// Group 0 writes down its own new identity, so that the number is never
     /// given out again.
     fn note_own_order(&mut self) {
-        let Some(state) = self.own_order.take() else {
+        let Some(state) = self.own_order.take().or_else(|| self.unnoted_order()) else {
             return;
         };
         let command = MetaCommand::Recovered {
@@ -739,6 +789,35 @@ impl<B: BatchBuffer> Engine<B> {
                 "group 0's new identity was not noted: {reason}"
             )));
         }
+        self.give_up_others(state.generation);
+    }
+
+    /// Group 0 was forced in an earlier life, which ended before it wrote that down.
+    fn unnoted_order(&self) -> Option<GroupState> {
+        let known = self.meta.as_ref()?.state.generation(GroupId::META.0);
+        let group = &self.groups.get(&GroupId::META.0)?.group;
+        (self.is_cluster() && group.generation() > known).then(|| group.state())
+    }
+
+    /// Group 0 was forced to go on alone: no directory of another node may take part with
+    /// what it knew.
+    fn give_up_others(&mut self, generation: u32) {
+        let own = self.config.node;
+        let others = self.config.nodes.iter().copied();
+        let others: Vec<u32> = others.filter(|node| *node != own).collect();
+        if others.is_empty() {
+            return;
+        }
+        for node in &others {
+            // No order of a client has this number.
+            let order = u32::MAX - generation;
+            let _ =
+                self.try_propose_meta(&MetaCommand::Replace { node: *node, order }, Origin::Nobody);
+        }
+        self.notices.push(Notice::Problem(format!(
+            "group 0 goes on as generation {generation} from what this node holds, alone, as --force-group-0 says; the directories of nodes {} are given up: start each on an empty one with --join, then recover the groups that wait with `tidegate cluster recover N --accept-loss`",
+            others.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        )));
     }
 
     /// Sends all declarations to a shard; nothing while group 0 does not serve

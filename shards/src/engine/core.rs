@@ -128,6 +128,8 @@ pub struct Engine<B> {
     pub(super) directory_told: bool,
     /// Shard 0 of a cluster: the shards know of every log that group 0 knows.
     pub(super) opens_told: bool,
+    /// Last entry of group 0 whose opens were looked at.
+    pub(super) opens_seen: u64,
     /// What this shard was told of them in this turn.
     pub(super) known_logs: Vec<(u32, Open)>,
     pub(super) known_seats: Vec<(u32, Box<Seat>)>,

@@ -189,9 +189,14 @@ impl<B: BatchBuffer> Engine<B> {
     /// Nothing that a durable queue confirmed is lost by itself, and a node alone has
     /// nobody to wait for.
     fn check_halts(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
+        let stands = self
+            .directory
+            .by_name(&request.name)
+            .map(|queue| queue.mode);
+        let mode = request.mode.or(stands).unwrap_or(Mode::Durable);
         let message = if !self.is_cluster() {
             "on_total_loss = halt is for clusters: this server is alone, and what its machine lost no operator brings back"
-        } else if !matches!(request.mode, Some(Mode::Buffered | Mode::Speculative)) {
+        } else if mode == Mode::Durable {
             "on_total_loss = halt is for buffered and speculative queues: groups of durable queues never go on without what they confirmed; leave it away, or name the mode"
         } else {
             return Ok(());
@@ -219,8 +224,12 @@ impl<B: BatchBuffer> Engine<B> {
         let least = majority(replicas);
         let durable = request.mode != Some(Mode::Buffered);
         if durable && copies != 0 && usize::from(copies) < least {
+            let copies = match copies {
+                1 => "1 copy is".to_owned(),
+                _ => format!("{copies} copies are"),
+            };
             let message = format!(
-                "{copies} copies are fewer than a majority of {replicas} replicas, and a durable confirm on so few could be lost; ask for {least}, majority or all, or for a buffered queue"
+                "{copies} fewer than a majority of {replicas} replicas, and a durable confirm on so few could be lost; ask for {least}, majority or all, or for a buffered queue"
             );
             return Err((ErrorCode::Invalid, message));
         }

@@ -72,7 +72,11 @@ impl<B: BatchBuffer> Engine<B> {
             NodeMessage::OutputTaken { conn } => self.on_node_taken(node, *conn),
             NodeMessage::ConnClosed { conn } => self.on_node_closed(node, *conn),
             NodeMessage::Propose { command } => self.on_propose(node, command),
-            NodeMessage::Named { retired, new } => self.on_named(*retired, *new),
+            NodeMessage::Named {
+                retired,
+                new,
+                generation,
+            } => self.on_named(*retired, *new, *generation),
             NodeMessage::LeadsNothing { on } => self.links.set_leads_nothing(node, *on),
             NodeMessage::Leaderless { group, generation } => {
                 self.on_leaderless(node, *group, *generation);

@@ -20,7 +20,9 @@ use super::{
 use crate::{
     group::{GroupId, PeerId},
     io::BatchBuffer,
-    state::meta::{is_vacant, Collected, GroupHistory, MetaCommand, MetaState},
+    state::meta::{
+        is_vacant, Collected, GroupHistory, MetaCommand, MetaState, Open, FIRST_GENERATION,
+    },
 };
 
 const META: u32 = GroupId::META.0;
@@ -103,10 +105,12 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// Group 0's leader names this node's replica of it.
-    pub(super) fn on_named(&mut self, retired: u64, new: u64) {
-        let waits = self.awaiting_recovery.get(&META);
+    pub(super) fn on_named(&mut self, retired: u64, new: u64, generation: u32) {
+        let waits = self.awaiting_recovery.get_mut(&META);
         let ours = PeerId(new).node() == self.config.node;
-        if ours && waits.is_some_and(|recovered| recovered.state.peer.0 == retired) {
+        if let Some(waits) = waits.filter(|waits| ours && waits.state.peer.0 == retired) {
+            // It is brought everything, whatever generation it remembers.
+            waits.state.generation = waits.state.generation.max(generation);
             self.open_rejoined(GroupId::META, PeerId(new));
         }
     }
@@ -188,8 +192,14 @@ impl<B: BatchBuffer> Engine<B> {
         let history = meta.and_then(|meta| meta.state.group(META));
         let new = history.and_then(|history| history.replaced.get(&retired).copied());
         let new = new.filter(|new| !is_vacant(*new));
+        let generation = history.map_or(FIRST_GENERATION, |history| history.generation);
         if let Some((new, out)) = new.zip(self.links.output(node)) {
-            NodeMessage::Named { retired, new }.encode(out);
+            let named = NodeMessage::Named {
+                retired,
+                new,
+                generation,
+            };
+            named.encode(out);
         }
     }
 
@@ -354,6 +364,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Tells the shards of every log that group 0 knows: what links is held against it.
     pub(super) fn tell_opens(&mut self) {
+        self.tell_uncommitted_opens();
         let cluster = self.is_cluster();
         let Some(meta) = self.meta.as_ref().filter(|_| cluster && !self.opens_told) else {
             return;
@@ -366,6 +377,41 @@ impl<B: BatchBuffer> Engine<B> {
         self.outbound.extend(news);
         self.tell_seats();
         self.opens_told = true;
+    }
+
+    /// The same of opens that stand in group 0's log here, committed as far as others know:
+    /// until this copy of group 0 has caught up an older copy of a directory would pass for
+    /// the node's, and vote. Of this node's own only what is committed is told: it notes it.
+    fn tell_uncommitted_opens(&mut self) {
+        let meta = self.groups.get(&META).zip(self.meta.as_ref());
+        let Some((slot, meta)) = meta.filter(|_| self.config.nodes.len() > 1) else {
+            return;
+        };
+        let last = slot.group.last_index();
+        if last == self.opens_seen {
+            return;
+        }
+        let mut opens: BTreeMap<(u32, u16), Open> = BTreeMap::new();
+        let mut payload = Vec::new();
+        for index in slot.group.last_applied().0 + 1..=last {
+            payload.clear();
+            let visit = &mut |piece: &[u8]| payload.extend_from_slice(piece);
+            slot.group.visit_entry(&self.log, index, visit);
+            let Ok(MetaCommand::Opened { node, log, open }) = MetaCommand::decode(&payload) else {
+                continue;
+            };
+            let known = opens.get(&(node, log)).copied();
+            let known = known.or_else(|| meta.state.last_open(node, log));
+            // As it will be judged when it is applied.
+            let stands = known.is_none_or(|known| known.contradicts(open).is_none());
+            if stands && node != self.config.node && log < self.config.place.shards {
+                opens.insert((node, log), open);
+            }
+        }
+        self.opens_seen = last;
+        let news = opens.into_iter();
+        let news = news.map(|((node, log), open)| (log, ShardMessage::LogKnown { node, open }));
+        self.outbound.extend(news);
     }
 
     /// The shard that has a replica of the group is told what group 0 knows of it.

@@ -83,7 +83,7 @@ impl<B: BatchBuffer> Engine<B> {
             return Ok(Routed::Here);
         }
         let Some(slot) = self.groups.get(&group.0) else {
-            return Err(self.no_leader());
+            return Err(self.no_leader(group));
         };
         if slot.leads() {
             // Before its own first entry is durable on a majority it may not know what
@@ -92,14 +92,14 @@ impl<B: BatchBuffer> Engine<B> {
             let closed = kind == Kind::Publish && slot.resigning.is_some();
             return match slot.serving && !closed || waits {
                 true => Ok(Routed::Here),
-                false => Err(self.no_leader()),
+                false => Err(self.no_leader(group)),
             };
         }
         let node = slot.group.leader().map(|peer| peer.node());
         let node = node.filter(|node| *node != self.config.node && conn.shard() != NO_SHARD);
-        let node = node.ok_or_else(|| self.no_leader())?;
+        let node = node.ok_or_else(|| self.no_leader(group))?;
         if !self.relay(node, conn, kind, correlation, body) {
-            return Err(self.no_leader());
+            return Err(self.no_leader(group));
         }
         Ok(Routed::Away { shard, node })
     }
@@ -307,9 +307,17 @@ impl<B: BatchBuffer> Engine<B> {
 
 impl<B: BatchBuffer> Engine<B> {
     /// Nobody is known to lead it, and why that may be.
-    fn no_leader(&self) -> Refusal {
+    fn no_leader(&self, group: GroupId) -> Refusal {
         let (others, all) = (self.links.up(), self.config.nodes.len());
+        let stopped = self
+            .groups
+            .get(&group.0)
+            .is_some_and(|slot| slot.group.is_stopped());
         let message = match others + 1 >= majority(all) {
+            true if stopped => format!(
+                "group {} stopped, to go on as a new generation: too few of its replicas remember what they confirmed; `tidegate cluster status` says what it waits for",
+                group.0
+            ),
             true => "no node is known to lead this now: an election is under way, or a majority of the replicas is out of reach; retry shortly".to_owned(),
             false => format!(
                 "no node is known to lead this: this node is linked to {others} of the {} others, and serves nobody alone; ask another node; `tidegate cluster status` and this node's log say what keeps them away",

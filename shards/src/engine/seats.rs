@@ -32,7 +32,9 @@ impl<B: BatchBuffer> Engine<B> {
         let conflict = |message: String| Err((ErrorCode::Conflict, message));
         let seat = state.seats().get(&node);
         let stands = state.is_given_up_by(node, order);
-        if stands || seat.is_some_and(|seat| seat.holder.is_none()) {
+        let forgotten = state.forgotten().contains(&node);
+        let waits = seat.is_some_and(|seat| seat.holder.is_none()) && !forgotten;
+        if stands || waits {
             return Ok(Decision::Stands(format!(
                 "node {node}'s directory was given up before; {}",
                 next_of(node)
@@ -57,7 +59,7 @@ impl<B: BatchBuffer> Engine<B> {
             ));
         }
         // Who was forgotten is not waited for any more: it takes no quorum with it.
-        if state.forgotten().contains(&node) {
+        if forgotten {
             return Ok(Decision::Propose(MetaCommand::Replace { node, order }));
         }
         for group in 0..self.config.place.shard_of_group.len() as u32 {
@@ -65,8 +67,12 @@ impl<B: BatchBuffer> Engine<B> {
             let left = trusted.iter().filter(|peer| PeerId(**peer).node() != node);
             let left = left.count();
             if left < needed {
+                let left = match left {
+                    1 => "1 replica".to_owned(),
+                    _ => format!("{left} replicas"),
+                };
                 return conflict(format!(
-                    "without node {node} only {left} replicas of group {group} would vote and remember what they answered, and it needs {needed} of {}: wait until `tidegate cluster status` shows that the other nodes are brought up; if node {node} is gone for good and they cannot be without it, forget it first",
+                    "without node {node} only {left} of group {group} would vote and remember what they answered, and it needs {needed} of {}: wait until `tidegate cluster status` shows that the other nodes are brought up; if node {node} is gone for good and they cannot be without it, forget it first",
                     nodes.len()
                 ));
             }

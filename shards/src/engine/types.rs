@@ -81,6 +81,9 @@ pub struct EngineConfig {
     pub lineage: Lineage,
     /// The directory was made to join: group 0 has to name its replicas first.
     pub joins: bool,
+    /// An operator says that the other replicas of group 0 are lost for good: where it is
+    /// in this generation it goes on as the next one from what this node holds, alone.
+    pub force_group_0: Option<u32>,
     /// Every node of the cluster, this one included, ascending; this one alone: solo.
     pub nodes: Vec<u32>,
     pub place: ShardPlace,

@@ -155,6 +155,7 @@ impl World {
             scrub_interval_ms: 0,
             recovery_grace_ms: 1_000,
             spread_after_ms: self.settings.spread_after_ms,
+            force_group_0: None,
             index_memory_bytes: u64::MAX,
             server: "tidegate-sim".to_owned(),
             advertise: String::new(),

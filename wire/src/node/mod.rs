@@ -105,7 +105,12 @@ pub enum NodeMessage<'a> {
     Leaderless { group: u32, generation: u32 },
     /// Group 0 gave the receiver's replica of it another peer id, which that replica
     /// cannot read in group 0's log itself.
-    Named { retired: u64, new: u64 },
+    Named {
+        retired: u64,
+        new: u64,
+        /// Of group 0.
+        generation: u32,
+    },
     /// The sender is to lead nothing: it is drained, or stops. Or that is over.
     LeadsNothing { on: bool },
 }
@@ -122,9 +127,14 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::SnapshotPiece(piece) => piece.encode(out),
             NodeMessage::SnapshotTaken(taken) => taken.encode(out),
             NodeMessage::Propose { command } => out.extend_from_slice(command),
-            NodeMessage::Named { retired, new } => {
+            NodeMessage::Named {
+                retired,
+                new,
+                generation,
+            } => {
                 out.extend_from_slice(&retired.to_le_bytes());
                 out.extend_from_slice(&new.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
             }
             NodeMessage::LeadsNothing { on } => out.push(u8::from(*on)),
             NodeMessage::Leaderless { group, generation } => {
@@ -168,6 +178,7 @@ impl<'a> NodeMessage<'a> {
             Kind::Named => NodeMessage::Named {
                 retired: reader.u64()?,
                 new: reader.u64()?,
+                generation: reader.u32()?,
             },
             Kind::LeadsNothing => NodeMessage::LeadsNothing {
                 on: match reader.u8()? {
@@ -352,7 +363,11 @@ mod tests {
             NodeMessage::Propose {
                 command: b"command",
             },
-            NodeMessage::Named { retired: 5, new: 6 },
+            NodeMessage::Named {
+                retired: 5,
+                new: 6,
+                generation: 7,
+            },
             NodeMessage::LeadsNothing { on: true },
             NodeMessage::Leaderless {
                 group: 3,

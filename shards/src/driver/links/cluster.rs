@@ -168,11 +168,17 @@ impl Cluster {
     pub(super) fn log_known(&self, log: (u32, u16), open: Open) -> Option<Refusal> {
         let recorded = self.recorded.lock();
         let mut recorded = recorded.unwrap_or_else(PoisonError::into_inner);
+        // One that is not known as committed yet was told before.
+        let newer = |known: &&Open| known.cookie == open.cookie && known.counter > open.counter;
+        let open = recorded.get(&log).filter(newer).copied().unwrap_or(open);
         recorded.insert(log, open);
         drop(recorded);
-        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let linked = logs.get(&log).filter(|linked| linked.up > 0)?;
-        check(open, log, linked.open).err()
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = logs.get_mut(&log)?;
+        let refused = check(open, log, linked.open).err()?;
+        // It was taken for the node's: what it said of itself stands against nobody.
+        linked.open = open;
+        (linked.up > 0).then_some(refused)
     }
 
     /// Group 0 knows who may be the node now. What is linked as it is refused if it is not:
