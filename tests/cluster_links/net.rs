@@ -91,8 +91,14 @@ impl Node {
         Node { server, home }
     }
 
-    pub fn home(&self) -> &Home {
-        &self.home
+    /// Waits until it has heard that group 0 knows whose directory it is.
+    pub fn await_heard(&self) {
+        let heard = self.home.data().join("heard");
+        let start = Instant::now();
+        while !std::fs::read_to_string(&heard).is_ok_and(|text| text.contains("whole 1")) {
+            assert!(start.elapsed() < PATIENCE, "group 0 did not note the start");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// `SIGTERM`; its home stays.

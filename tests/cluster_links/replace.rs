@@ -96,13 +96,7 @@ async fn a_node_whose_directory_is_lost_counts_again_on_a_new_one() {
     let [one, _two, three] = started(&net, 2);
     let mut load = Load::begin(&one).await;
     await_status(&one, "all is well", is_whole);
-    // Group 0 knows whose it is.
-    let heard = three.home().data().join("heard");
-    let start = std::time::Instant::now();
-    while !std::fs::read_to_string(&heard).unwrap().contains("whole 1") {
-        assert!(start.elapsed() < PATIENCE);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    three.await_heard();
     let lost = three.kill();
     load.add(&one, 5).await;
 

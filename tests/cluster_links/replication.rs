@@ -266,6 +266,7 @@ async fn a_wiped_and_a_rolled_back_directory_are_refused_however_often_after_eve
     let copies = tempfile::tempdir().unwrap();
     let old = copies.path().join("old");
     // A copy of node 3, and more opens of it that group 0 is told of.
+    nodes[2].as_ref().unwrap().await_heard();
     let (home, _) = nodes[2].take().unwrap().terminate();
     copy_directory(&home.data(), &old);
     nodes[2] = Some(Node::start(home));
