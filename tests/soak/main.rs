@@ -99,6 +99,16 @@ fn f03_a_power_cut_of_all_machines_loses_what_is_reported_and_nothing_else() {
     });
 }
 
+/// F53: nodes are killed, the leaders of some partitions with each, under idempotent
+/// producers that send again by themselves what they do not know: it is stored once, and
+/// what the retry was told is where it stands.
+#[test]
+fn f53_what_is_sent_again_after_kills_is_stored_once() {
+    apart("f53", |random| {
+        run("f53", 3, random, Plan::Only(Fault::Kill, size(3, 60)))
+    });
+}
+
 /// F24: a sync fails once under one of three, and later ones succeed. Its log latches and
 /// comes back by itself, and nothing is lost.
 #[test]

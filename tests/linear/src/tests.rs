@@ -225,6 +225,11 @@ fn offsets_that_nobody_saw_are_missing_only_where_a_report_says_so() {
     history.publish(KEY, 2, 1, 5);
     published(&mut history, 3, 2, 20, 30);
     refused(&history, NO_ORDER);
+    // Not so while somebody may see it yet; but an offset is never given twice.
+    history.check_so_far().unwrap();
+    let mut twice = history.clone();
+    published(&mut twice, 4, 0, 40, 50);
+    twice.check_so_far().unwrap_err();
     history.losses(KEY, &[(1, 1)]);
     history.check().unwrap();
 }

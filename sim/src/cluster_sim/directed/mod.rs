@@ -16,6 +16,9 @@ use shards::log::SyncMethod;
 use super::{world::World, Checked};
 use crate::trace::Trace;
 
+/// In what a scenario says if what its clients saw is in no order.
+pub const NOT_LINEAR: &str = "not linearizable";
+
 /// A scenario, run with a seed.
 pub type Scenario = fn(u64) -> Result<(), String>;
 
@@ -66,5 +69,10 @@ fn play_in(mut world: World, scenario: impl FnOnce(&mut World) -> Checked<()>) -
             println!("{line}");
         }
     }
-    played
+    let ordered = world.journal.history.check_so_far();
+    match (played, ordered) {
+        (played, Ok(_)) => played,
+        (Ok(()), Err(violation)) => Err(format!("{NOT_LINEAR}: {violation}")),
+        (Err(message), Err(violation)) => Err(format!("{message}; {NOT_LINEAR}: {violation}")),
+    }
 }
