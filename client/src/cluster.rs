@@ -8,7 +8,8 @@ use std::{
 use wire::{
     message::{
         ArchivedClusterStatusReply, ArchivedGroupStatus, ArchivedRecoveryStatus, ClusterOrder,
-        ClusterOrdered, ClusterStatus, ClusterStatusReply, ORDER_ACCEPT_LOSS, ORDER_FORCE,
+        ClusterOrdered, ClusterStatus, ClusterStatusReply, Extension, ORDER_ACCEPT_LOSS,
+        ORDER_FORCE,
     },
     vocabulary::{Boundary, ClusterAction, ReplicaRole},
 };
@@ -126,6 +127,8 @@ pub struct NodeStatus {
     pub recoveries: Vec<Recovery>,
     /// Nodes that were given up.
     pub forgotten: Vec<u32>,
+    /// Nodes whose data directory was given up and that have no new one yet.
+    pub vacant: Vec<u32>,
 }
 
 /// What an order came to.
@@ -291,6 +294,12 @@ impl NodeStatus {
         let forgotten = reply.forgotten.iter();
         self.forgotten
             .extend(forgotten.map(|node| node.to_native()));
+        let mut extensions = reply.extensions.iter();
+        let vacant = extensions.find(|one| one.kind.to_native() == Extension::VACANT);
+        let vacant = vacant.map_or(&[][..], |one| &one.bytes);
+        let nodes = vacant.as_chunks::<4>().0.iter();
+        self.vacant
+            .extend(nodes.map(|node| u32::from_le_bytes(*node)));
         Ok(())
     }
 }
@@ -365,6 +374,10 @@ mod tests {
             latched: u8::from(shard == 1),
             nodes: vec![RawNode { node: 3, linked }],
             groups: vec![group],
+            extensions: vec![Extension {
+                kind: Extension::VACANT,
+                bytes: vec![7, 0, 0, 0, 9, 1, 0, 0],
+            }],
             ..ClusterStatusReply::default()
         };
         let mut frame = Vec::new();
@@ -383,6 +396,7 @@ mod tests {
         taken(&mut status, 1, &said(2, 1, 2, 0)).unwrap();
         assert_eq!((status.node, status.shards), (2, 2));
         assert_eq!(status.latched_shards, [1]);
+        assert_eq!(status.vacant[..2], [7, 265]);
         let seen = Seen {
             node: 3,
             unlinked_shards: vec![1],

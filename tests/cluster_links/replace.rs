@@ -111,6 +111,15 @@ async fn a_node_whose_directory_is_lost_counts_again_on_a_new_one() {
 
     assert_done(&give_up(&one), "node 3's directory is given up");
     assert_done(&one.cli(&REPLACE), "was given up before");
+    let now = await_status(&one, "it has no directory", |now| {
+        now["vacant"] == serde_json::json!([3])
+    });
+    assert_eq!(now["tolerates"], 0);
+    let text = String::from_utf8(one.cli(&["cluster", "status"]).stdout).unwrap();
+    assert!(
+        text.contains("start it on an empty one with --join"),
+        "{text}"
+    );
     let identity = std::fs::read_to_string(new.data().join("identity")).unwrap();
     assert!(identity.starts_with("tidegate 3\n"), "{identity}");
 
@@ -129,7 +138,8 @@ async fn a_node_whose_directory_is_lost_counts_again_on_a_new_one() {
 
     let three = Node::start(new);
     load.add(&one, 5).await;
-    await_status(&one, "node 3 counts again", counts_again);
+    let now = await_status(&one, "node 3 counts again", counts_again);
+    assert_eq!(now["vacant"], serde_json::json!([]));
     // A second new directory has come too late.
     let home = three.kill();
     let second = Node::start(new_home(&net, 2));

@@ -37,6 +37,9 @@ impl Extension {
     /// may be: one byte, [`ON_LOSS_RECOVER`] or [`ON_LOSS_HALT`]. In a declare with
     /// [`Extension::CRITICAL`] added; in `Declared` and `QueueInfoReply` as it is.
     pub const ON_TOTAL_LOSS: u16 = 2;
+    /// In `ClusterStatusReply`: nodes whose data directory was given up and that have no
+    /// new one yet, u32 (LE) each. Left out where there are none.
+    pub const VACANT: u16 = 3;
 }
 
 macro_rules! bodies {

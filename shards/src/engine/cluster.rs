@@ -9,7 +9,8 @@ use wire::{
     error::ErrorCode,
     frame::Kind,
     message::{
-        ClusterStatus, ClusterStatusReply, GroupStatus, NodeStatus, RecoveryStatus, ReplicaProgress,
+        ClusterStatus, ClusterStatusReply, Extension, GroupStatus, NodeStatus, RecoveryStatus,
+        ReplicaProgress,
     },
     vocabulary::ReplicaRole,
 };
@@ -129,8 +130,17 @@ impl<B: BatchBuffer> Engine<B> {
             groups,
             recoveries: self.recoveries_status(),
             forgotten: forgotten.into_iter().flatten().copied().collect(),
-            extensions: Vec::new(),
+            extensions: self.vacant_nodes().into_iter().collect(),
         }
+    }
+
+    /// Nodes that wait for a new directory, if there are any.
+    fn vacant_nodes(&self) -> Option<Extension> {
+        let seats = self.meta.as_ref()?.state.seats().iter();
+        let vacant = seats.filter(|(_, seat)| seat.holder.is_none());
+        let bytes: Vec<u8> = vacant.flat_map(|(node, _)| node.to_le_bytes()).collect();
+        let kind = Extension::VACANT;
+        (!bytes.is_empty()).then_some(Extension { kind, bytes })
     }
 
     fn nodes_status(&self) -> Vec<NodeStatus> {

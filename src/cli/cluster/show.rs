@@ -72,6 +72,10 @@ fn node_line(node: u32, gathered: &Gathered, summary: &Summary) -> String {
     if summary.forgotten.contains(&node) {
         said.push("forgotten".to_owned());
     }
+    if summary.vacant.contains(&node) {
+        let next = "its directory was given up: start it on an empty one with --join";
+        said.push(next.to_owned());
+    }
     format!("node {node}: {}", said.join(", "))
 }
 
@@ -253,6 +257,8 @@ struct StatusJson {
     groups: Vec<GroupJson>,
     recoveries: Vec<RecoveryJson>,
     forgotten: Vec<u32>,
+    /// Nodes whose directory was given up and that have no new one yet.
+    vacant: Vec<u32>,
     tolerates: u8,
     unanswered: Vec<UnansweredJson>,
 }
@@ -356,6 +362,7 @@ impl StatusJson {
             groups: summary.groups.iter().map(GroupJson::new).collect(),
             recoveries: recoveries.collect(),
             forgotten: summary.forgotten.iter().copied().collect(),
+            vacant: summary.vacant.iter().copied().collect(),
             tolerates: summary.tolerates,
             unanswered: unanswered.collect(),
         }

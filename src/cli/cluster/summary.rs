@@ -39,6 +39,8 @@ pub struct Summary<'a> {
     pub groups: Vec<Group<'a>>,
     pub recoveries: Vec<&'a Recovery>,
     pub forgotten: BTreeSet<u32>,
+    /// Their directory was given up, and they have no new one yet.
+    pub vacant: BTreeSet<u32>,
     /// Of the group that tolerates the least.
     pub tolerates: u8,
 }
@@ -63,6 +65,7 @@ impl<'a> Summary<'a> {
         Summary {
             recoveries: recoveries(gathered, &groups),
             forgotten: forgotten.copied().collect(),
+            vacant: vacant(gathered, &groups),
             tolerates: groups
                 .iter()
                 .map(|group| group.tolerates)
@@ -81,6 +84,19 @@ impl<'a> Summary<'a> {
 
     pub fn group(&self, number: u32) -> Option<&Group<'a>> {
         self.groups.iter().find(|group| group.group == number)
+    }
+}
+
+/// As the leader of group 0 has them, or else whoever knows of them.
+fn vacant(gathered: &Gathered, groups: &[Group]) -> BTreeSet<u32> {
+    let meta = groups.iter().find(|group| group.group == 0);
+    let leader = meta.and_then(|meta| meta.leader);
+    match leader.and_then(|leader| gathered.nodes.get(&leader)) {
+        Some(leader) => leader.vacant.iter().copied().collect(),
+        None => {
+            let all = gathered.nodes.values();
+            all.flat_map(|status| &status.vacant).copied().collect()
+        }
     }
 }
 
