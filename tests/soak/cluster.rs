@@ -25,7 +25,7 @@ use crate::{
 const WHOLE: Duration = Duration::from_secs(180);
 
 /// For so long it has to stay so.
-const STAYS_WHOLE: Duration = Duration::from_secs(1);
+const STAYS_WHOLE: Duration = Duration::from_secs(2);
 
 pub struct Machine {
     pub node: u32,

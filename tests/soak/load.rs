@@ -61,6 +61,8 @@ pub struct Told {
     next_id: u64,
     /// Of each record: when it was last delivered, in which round.
     delivered: BTreeMap<u64, u64>,
+    /// Of each partition and generation: the end of what was confirmed in it.
+    pub confirmed: BTreeMap<(Key, u32), u64>,
     pub counts: Counts,
     /// Promises that were broken.
     pub wrong: Vec<String>,
@@ -90,6 +92,7 @@ impl Journal {
             history: History::new(),
             next_id: 0,
             delivered: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
             counts: Counts::default(),
             wrong: Vec::new(),
         };
@@ -125,6 +128,11 @@ impl Journal {
         let outcome = match answer {
             Ok(confirmed) => {
                 told.counts.confirmed += count;
+                let end = told
+                    .confirmed
+                    .entry((key, confirmed.generation))
+                    .or_default();
+                *end = (*end).max(confirmed.offset + count);
                 if u64::from(confirmed.count) != count || confirmed.copies < 2 {
                     told.wrong.push(format!("{count} records: {confirmed:?}"));
                 }

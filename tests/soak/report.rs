@@ -19,6 +19,8 @@ pub struct Report<'a> {
     pub counts: &'a Counts,
     /// Loss reports of all partitions.
     pub losses: usize,
+    /// Those of rounds in which no majority lost power: nothing confirmed is in them.
+    pub without_ruin: usize,
     pub wrong: &'a [String],
     pub checked: &'a Result<Checked, Violation>,
 }
@@ -48,7 +50,8 @@ impl Report<'_> {
         let _ = writeln!(
             text,
             "records: {} published, {} confirmed, {} failed, {} unknown; {} deliveries, {} of them \
-             redeliveries; {} confirmed settles; {} loss reports",
+             redeliveries; {} confirmed settles; {} loss reports, {} of them in rounds in which no \
+             majority lost power (nothing confirmed was in those)",
             counts.published,
             counts.confirmed,
             counts.failed,
@@ -56,7 +59,8 @@ impl Report<'_> {
             counts.delivered,
             counts.redelivered,
             counts.settled,
-            self.losses
+            self.losses,
+            self.without_ruin
         );
         let _ = writeln!(
             text,

@@ -231,6 +231,13 @@ fn batch_of(part: &Part, publish: &Publish, place: Option<Place>) -> Result<Opti
             if stands != first_offset {
                 return Err(format!("{publish:?} stands at {stands}"));
             }
+            // One that is sent again is told where it stands now, which may be from before.
+            let told = Place {
+                first: first_offset,
+                generation,
+                at_us,
+            };
+            let generation = published_in(part, told);
             (first_offset, generation, durable, at_us.min(seen_us))
         }
     };

@@ -218,6 +218,22 @@ fn settles_at_written_may_go_with_a_generation_and_those_at_durable_stay() {
 }
 
 #[test]
+fn a_publish_that_is_sent_again_after_a_recovery_is_where_it_was() {
+    let mut history = History::new();
+    published(&mut history, 1, 0, 0, 10);
+    // Published in generation 1, which ended before it was confirmed.
+    history.publish(KEY, 2, 1, 20);
+    history.answered(KEY, 2, confirmed(2, 1, false, 300));
+    history.losses(KEY, &[(1, 2)]);
+    history.publish(KEY, 3, 1, 310);
+    history.answered(KEY, 3, confirmed(2, 2, false, 320));
+    history.check().unwrap();
+    // It is not where another one is.
+    history.answered(KEY, 2, confirmed(2, 0, false, 300));
+    refused(&history, NO_ORDER);
+}
+
+#[test]
 fn offsets_that_nobody_saw_are_missing_only_where_a_report_says_so() {
     let mut history = History::new();
     published(&mut history, 1, 0, 0, 10);
