@@ -268,8 +268,8 @@ fn long(seed: u64, records: u64) -> History {
         let at = 1_000 + 100 * offset;
         let (before, behind) = (next(&mut seed) % 900, next(&mut seed) % 2_000);
         history.publish(KEY, offset, 1, at - before);
-        if next(&mut seed) % 8 > 0 {
-            let answer = confirmed(1, offset, next(&mut seed) % 2 > 0, at + behind);
+        if !next(&mut seed).is_multiple_of(8) {
+            let answer = confirmed(1, offset, !next(&mut seed).is_multiple_of(2), at + behind);
             history.answered(KEY, offset, answer);
         }
         let delivered = at + 50 + next(&mut seed) % 3_000;
