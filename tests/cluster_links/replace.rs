@@ -163,6 +163,12 @@ async fn a_replacement_goes_on_after_crashes_between_its_steps() {
     await_status(&one, "all is well", is_whole);
     three.kill();
     give_up(&one);
+    // Forgotten meanwhile: the next order lets it come back all the same.
+    assert_done(
+        &one.cli(&["cluster", "forget", "3", "--yes"]),
+        "is forgotten",
+    );
+    assert_done(&give_up(&one), "is given up");
     (one, two) = (Node::start(one.kill()), Node::start(two.kill()));
     let new = new_home(&net, 1);
     for after_ms in [30, 150, 300, 600, 1_200] {

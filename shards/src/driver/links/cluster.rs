@@ -520,6 +520,30 @@ mod tests {
         assert_eq!(judged(with), Some(Code::Secret));
     }
 
+    /// An old copy that was linked before this node knew better says nothing about the
+    /// right directory, though it was opened more often.
+    #[test]
+    fn what_an_old_copy_said_of_itself_stands_against_nobody() {
+        let one = cluster(1, |_, _| {});
+        let two = cluster(2, |_, _| {});
+        let copy = cluster(2, |_, _| {});
+        let claim = |hello: &NodeHello| one.claim(hello).map_err(|refusal| refusal.code);
+        let linked = claim(&copy.hello(1, 0, 9)).unwrap();
+        let recorded = open_of(&two.hello(1, 0, 5));
+        let refused = one.log_known((2, 0), recorded);
+        assert_eq!(
+            refused.map(|refusal| refusal.code),
+            Some(RefusalCode::RolledBack)
+        );
+        drop(linked);
+        assert!(claim(&copy.hello(1, 0, 10)).is_err());
+        drop(claim(&two.hello(1, 0, 6)).unwrap());
+        // What is told late of an earlier open does not count.
+        let earlier = open_of(&two.hello(1, 0, 4));
+        assert_eq!(one.log_known((2, 0), earlier), None);
+        assert!(claim(&two.hello(1, 0, 4)).is_err());
+    }
+
     #[test]
     fn a_second_directory_a_copy_and_an_old_copy_of_a_node_are_refused() {
         let one = cluster(1, |_, _| {});
