@@ -66,9 +66,9 @@ fn named(fixture: &str, start: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn an_identity_of_the_next_format_is_refused() {
-    refused("stopped", "data/identity", "format 3", |bytes| {
+    refused("stopped", "data/identity", "format 4", |bytes| {
         let text = String::from_utf8(bytes.clone()).unwrap();
-        *bytes = text.replace("tidegate 1\n", "tidegate 3\n").into_bytes();
+        *bytes = text.replace("tidegate 1\n", "tidegate 4\n").into_bytes();
     })
     .await;
 }
