@@ -17,7 +17,7 @@ use crate::{
     io::BatchBuffer,
     log::LogPosition,
     mutation::{removed, Rule},
-    state::meta::MetaCommand,
+    state::meta::{MetaCommand, FIRST_GENERATION},
 };
 
 impl<B: BatchBuffer> Engine<B> {
@@ -375,11 +375,10 @@ impl<B: BatchBuffer> Engine<B> {
     fn gate_majority(&mut self, group: u32, at: At, action: GateAction) {
         let mut copies = majority(self.replicas());
         if group == GroupId::META.0 {
-            // Only one that was forced to go on has fewer voters than a majority of all.
-            let voters = self
-                .groups
-                .get(&group)
-                .map(|slot| slot.group.members().voters.len());
+            // One that an operator forced to go on has to do with the voters there are.
+            let slot = self.groups.get(&group).filter(|_| self.is_cluster());
+            let forced = slot.filter(|slot| slot.group.generation() > FIRST_GENERATION);
+            let voters = forced.map(|slot| slot.group.members().voters.len());
             copies = copies.min(voters.unwrap_or(copies));
         }
         self.gate(group, at, Boundary::Durable, copies, action);
