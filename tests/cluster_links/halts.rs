@@ -5,7 +5,10 @@ use client::{DeclareOptions, Mode, OnTotalLoss};
 use crate::{
     admin::{assert_done, await_status, declare, is_whole, list, publish, start},
     net::{said, Net},
-    support::server::{quick, Home},
+    support::{
+        server::{quick, Home},
+        PATIENCE,
+    },
 };
 
 /// Every machine loses power: the group of a queue that halts waits, and says so; the
@@ -49,7 +52,11 @@ async fn a_queue_that_halts_on_total_loss_waits_for_an_operator() {
     assert_eq!(halted["generation"], 1);
     let group = halted["group"].to_string();
     let calls = |words: &str| nodes.iter().flatten().any(|node| said(node, words) > 0);
-    assert!(calls("(on_total_loss = halt)"), "nobody calls an operator");
+    let begun = std::time::Instant::now();
+    while !calls("(on_total_loss = halt)") {
+        assert!(begun.elapsed() < PATIENCE, "nobody calls an operator");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     // Others go on, and it is not only late.
     let client = one.client_with(quick()).await;
     publish(&client, "orders").await;
