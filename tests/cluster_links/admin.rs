@@ -83,6 +83,18 @@ pub fn assert_done(output: &Output, words: &str) {
     assert!(text.contains(words), "{text}");
 }
 
+/// Every machine loses its power at once, and starts again.
+pub fn cut_power_of_all(nodes: &mut [Option<Node>]) {
+    let homes: Vec<Home> = nodes
+        .iter_mut()
+        .map(|node| node.take().unwrap().kill())
+        .collect();
+    for (node, mut home) in nodes.iter_mut().zip(homes) {
+        home.reboot("c1");
+        *node = Some(Node::start(home));
+    }
+}
+
 pub async fn declare(client: &Client, name: &str, mode: Mode) {
     let start = Instant::now();
     while let Err(error) = client.declare(DeclareOptions::new(name).mode(mode)).await {
@@ -326,14 +338,7 @@ async fn after_a_power_cut_of_all_status_is_whole_again_and_losses_say_what_is_g
         declare(&first, name, mode).await;
         publish(&first, name).await;
     }
-    let homes: Vec<Home> = nodes
-        .iter_mut()
-        .map(|node| node.take().unwrap().kill())
-        .collect();
-    for (node, mut home) in nodes.iter_mut().zip(homes) {
-        home.reboot("c1");
-        *node = Some(Node::start(home));
-    }
+    cut_power_of_all(&mut nodes);
     let one = nodes[0].as_ref().unwrap();
     let whole = await_status(one, "all is well again", |now| {
         is_whole(now) && list(&now["groups"]).iter().any(|it| it["generation"] == 2)

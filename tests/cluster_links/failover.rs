@@ -2,18 +2,17 @@
 
 use std::{
     collections::BTreeSet,
-    future::Future,
     io::Write,
     process::Stdio,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use client::{Client, DeclareOptions, Error, Mode, Publisher};
+use client::{Client, DeclareOptions, Mode, Publisher};
 
 use crate::{
     net::{await_said, Net, Node},
-    support::{server::quick, size, soon, PATIENCE},
+    support::{served, server::quick, size, soon, PATIENCE},
 };
 
 const QUEUES: [(&str, Mode); 2] = [("orders", Mode::Durable), ("clicks", Mode::Buffered)];
@@ -31,21 +30,6 @@ fn servers(net: &Net, first: u32) -> Vec<String> {
     (0..3)
         .map(|step| net.for_clients((first - 1 + step) % 3 + 1))
         .collect()
-}
-
-/// Asks until it is answered: a node that starts, or elects, puts requests off.
-async fn served<T, F>(mut ask: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let start = Instant::now();
-    loop {
-        match ask().await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 async fn declare(client: &Client) {

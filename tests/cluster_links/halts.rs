@@ -3,7 +3,7 @@
 use client::{DeclareOptions, Mode, OnTotalLoss};
 
 use crate::{
-    admin::{assert_done, await_status, declare, is_whole, list, publish, start},
+    admin::{assert_done, await_status, cut_power_of_all, declare, is_whole, list, publish, start},
     net::{said, Net},
     support::{
         server::{quick, Home},
@@ -35,14 +35,7 @@ async fn a_queue_that_halts_on_total_loss_waits_for_an_operator() {
     publish(&first, "careful").await;
     let info = first.info("careful").await.unwrap();
     assert_eq!(info.on_total_loss(), OnTotalLoss::Halt);
-    let homes: Vec<Home> = nodes
-        .iter_mut()
-        .map(|node| node.take().unwrap().kill())
-        .collect();
-    for (node, mut home) in nodes.iter_mut().zip(homes) {
-        home.reboot("c1");
-        *node = Some(crate::net::Node::start(home));
-    }
+    cut_power_of_all(&mut nodes);
     let one = nodes[0].as_ref().unwrap();
     let waits = await_status(one, "the group halts", |now| {
         let recoveries = list(&now["recoveries"]);

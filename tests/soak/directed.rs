@@ -15,9 +15,8 @@ use crate::{
     apart,
     cluster::Cluster,
     net::for_clients,
-    run::served,
     say,
-    support::{server::quick, size, soon, Random, PATIENCE},
+    support::{served, server::quick, size, soon, Random, PATIENCE},
 };
 
 /// A client of this node and no other.

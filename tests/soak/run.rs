@@ -3,12 +3,11 @@
 
 use std::{
     collections::BTreeMap,
-    future::Future,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use client::{Client, DeclareOptions, Error, QueueInfo};
+use client::{Client, DeclareOptions, QueueInfo};
 use linear::Ended;
 use tokio::task::JoinSet;
 
@@ -18,7 +17,7 @@ use crate::{
     load::{consume, produce, queues, Journal, Queue, Round},
     report::Report,
     say,
-    support::{assert_conserved, Random, PATIENCE},
+    support::{assert_conserved, served, Random},
 };
 
 /// Consumers of each queue.
@@ -27,21 +26,6 @@ const CONSUMERS: usize = 2;
 const FAULTS: u64 = 5;
 /// Bound on the last drain.
 const DRAIN: Duration = Duration::from_secs(300);
-
-/// Asks until it is answered: a node that starts, or elects, puts requests off.
-pub async fn served<T, F>(mut ask: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let start = Instant::now();
-    loop {
-        match ask().await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
 
 struct Run {
     cluster: Cluster,

@@ -12,13 +12,28 @@ pub mod server;
 
 use std::{
     future::Future,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use client::{Client, Counts, QueueInfo};
+use client::{Client, Counts, Error, QueueInfo};
 
 /// Bound on each wait; only a broken program reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks until it is answered: a node that starts, or elects, puts requests off.
+pub async fn served<T, F>(mut ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let start = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
 
 /// `full` when `TIDEGATE_TEST_SIZE=full`, else `small`.
 pub fn size<T>(small: T, full: T) -> T {

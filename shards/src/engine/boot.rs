@@ -498,12 +498,8 @@ impl Boot {
             if !alone && harm {
                 recovered.state.keeps_reported = false;
             }
-            let forced = match id {
-                GroupId::META if forces => Some(self.forced_order(&recovered)),
-                _ => None,
-            };
-            if let Some(forced) = forced {
-                recovered = forced;
+            if forces && id == GroupId::META {
+                recovered = self.forced_order(&recovered);
                 reorder = Some(recovered.state.clone());
             }
             if is_nameless(recovered.state.peer.0) {

@@ -125,10 +125,13 @@ impl Late {
 
     pub(super) fn take_group(&mut self, slot: &mut GroupSlot) {
         self.looked_at += slot.origins.len() + slot.waiting();
+        // Only where time is the reason is anything missing.
+        let by_deadline = self.now != u64::MAX;
         for (index, origin) in &mut slot.origins {
             let from = self.publishes.len();
             self.take_origin(origin);
-            for (reply, missing) in self.publishes.iter_mut().skip(from) {
+            let late = self.publishes.iter_mut().skip(from);
+            for (reply, missing) in late.filter(|_| by_deadline) {
                 let (index, boundary) = (*index, reply.boundary);
                 let copies = majority(slot.group.members().voters.len());
                 let awaited = Awaited {
@@ -147,7 +150,7 @@ impl Late {
             keep
         });
         let publishes = self.publishes.iter_mut().skip(from);
-        for ((_, missing), awaited) in publishes.zip(&taken) {
+        for ((_, missing), awaited) in publishes.zip(&taken).filter(|_| by_deadline) {
             *missing = Shortfall::of(&slot.group, awaited);
         }
     }
@@ -268,8 +271,6 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn tell_late(&mut self, late: Late, code: ErrorCode, publish: &str, other: &str) {
         let outcome = Outcome::Unknown;
         for (reply, missing) in late.publishes {
-            // Only where time was the reason: else it is what was said.
-            let missing = missing.filter(|_| code == ErrorCode::Deadline);
             let (code, message) = match missing {
                 Some(missing) => (ErrorCode::MissingCopies, missing.to_string()),
                 None => (code, publish.to_owned()),
