@@ -18,7 +18,7 @@ use wire::{
     error::WireError,
     frame::{FrameHeader, Kind, HEADER_BYTES},
     limits::MAX_FRAME_BYTES,
-    message::{Error as ErrorBody, Hello, HelloReply},
+    message::{Error as ErrorBody, Extension, Hello, HelloReply, Redirect},
 };
 
 use crate::{
@@ -159,6 +159,30 @@ impl Connection {
     pub fn wait(&self, timeout_ns: u64) -> Result<Ready, LoadError> {
         sys::wait_fd(self.stream.as_fd(), !self.out.is_empty(), timeout_ns)
             .map_err(LoadError::io("poll"))
+    }
+}
+
+/// Where a partition is led, as a redirect says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub address: String,
+    pub shard: u16,
+}
+
+impl Place {
+    /// `None`: the node that leads says no address.
+    ///
+    /// # Errors
+    /// The body is no redirect.
+    pub fn told(body: &[u8]) -> Result<Option<Place>, LoadError> {
+        let redirect = codec::decode::<Redirect>(body)?;
+        let mut extensions = redirect.extensions.iter();
+        let address = extensions.find(|one| one.kind.to_native() == Extension::ADDRESS);
+        let address = address.and_then(|one| std::str::from_utf8(&one.bytes).ok());
+        Ok(address.map(|address| Place {
+            address: address.to_owned(),
+            shard: redirect.shard.to_native(),
+        }))
     }
 }
 

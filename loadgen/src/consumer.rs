@@ -27,7 +27,7 @@ use wire::{
 };
 
 use crate::{
-    conn::{self, Connection},
+    conn::{self, Connection, Place},
     door::Door,
     error::LoadError,
     latency::Latency,
@@ -122,6 +122,8 @@ pub struct Consumer {
     settled: u64,
     received: u64,
     pong: bool,
+    /// Where the node that leads the partition is, if a subscribe was passed on to it.
+    led_at: Option<Place>,
 }
 
 impl Consumer {
@@ -170,14 +172,27 @@ impl Consumer {
             settled: 0,
             received: 0,
             pong: false,
+            led_at: None,
         })
     }
 
-    /// Subscribes to every target and waits until all are subscribed.
+    /// Subscribes to every target and waits until all are subscribed; where another node
+    /// leads a lone one, there.
     ///
     /// # Errors
     /// Refused, broken, or not answered in time.
     pub fn subscribe(&mut self) -> Result<(), LoadError> {
+        self.subscribe_here()?;
+        let is_alone = self.subscriptions.len() == 1;
+        if let Some(place) = self.led_at.take().filter(|_| is_alone) {
+            self.connection = self.door.follow(&place)?;
+            self.forget_connection();
+            self.subscribe_here()?;
+        }
+        Ok(())
+    }
+
+    fn subscribe_here(&mut self) -> Result<(), LoadError> {
         self.ask_for_all()?;
         let deadline = sys::now_ns() + SUBSCRIBE_TIMEOUT_S * 1_000_000_000;
         while self.subscribed < self.subscriptions.len() {
@@ -222,6 +237,13 @@ impl Consumer {
         };
         self.connection = connection;
         self.report.reconnects += 1;
+        self.forget_connection();
+        self.ask_for_all()?;
+        Ok(true)
+    }
+
+    /// Nothing is subscribed or held any more.
+    fn forget_connection(&mut self) {
         self.touched.clear();
         self.sampled.clear();
         self.put_off.clear();
@@ -231,8 +253,6 @@ impl Consumer {
             subscription.used_records = 0;
             subscription.used_bytes = 0;
         }
-        self.ask_for_all()?;
-        Ok(true)
     }
 
     /// One turn; false when the run is over while nobody is there.
@@ -328,6 +348,7 @@ impl Consumer {
                     codec::decode::<Subscribed>(body)?;
                     self.subscribed += 1;
                 }
+                Some(Kind::Redirect) => self.led_at = Place::told(body)?,
                 Some(Kind::Pong) => self.pong = true,
                 Some(Kind::Error) if header.correlation != 0 && self.door.has_others() => {
                     let code = codec::decode::<ErrorBody>(body)?.code.to_native();

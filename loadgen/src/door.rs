@@ -2,12 +2,13 @@
 //!
 //! With one address a lost connection ends the run, since nothing else could be
 //! measured. With several (nodes of one cluster) the worker connects to the
-//! next and goes on; what was unanswered then is *unknown*.
+//! next and goes on; what was unanswered then is *unknown*. A worker of one
+//! partition goes straight to the node that leads it, as a client library would.
 
 use std::time::Duration;
 
 use crate::{
-    conn::{Connection, REQUEST_TIMEOUT},
+    conn::{Connection, Place, REQUEST_TIMEOUT},
     error::LoadError,
     sys,
 };
@@ -65,6 +66,15 @@ impl Door {
             self.turn = (self.turn + 1) % self.addresses.len();
         }
         Err(last)
+    }
+
+    /// Connects where a partition is led. The list stays as it is: the next loss goes on
+    /// with it.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn follow(&self, place: &Place) -> Result<Connection, LoadError> {
+        Connection::open(&place.address, place.shard, HELLO_TIMEOUT)
     }
 
     /// Connects elsewhere; `None` when `stop` says that nobody needs it any more.

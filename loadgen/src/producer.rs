@@ -23,7 +23,7 @@ use wire::{
 };
 
 use crate::{
-    conn::{self, Connection},
+    conn::{self, Connection, Place},
     door::Door,
     error::LoadError,
     inflight::{InFlight, Pending},
@@ -130,6 +130,9 @@ pub struct Producer {
     paused_until_ns: u64,
     /// The server goes away: nothing more is sent, and this long is waited.
     leave_ns: Option<u64>,
+    /// Another node leads the partition: nothing more is sent until all is answered, so
+    /// that the order stands, and then straight there.
+    moving: Option<Place>,
 }
 
 impl Producer {
@@ -162,6 +165,7 @@ impl Producer {
             records: Vec::new(),
             paused_until_ns: 0,
             leave_ns: None,
+            moving: None,
         })
     }
 
@@ -200,8 +204,9 @@ impl Producer {
     /// Sends what is due, waits, reads what came; true at the end.
     fn turn(&mut self) -> Result<bool, LoadError> {
         let now = sys::now_ns();
+        let waits = self.moves()?;
         let blocked = match self.leave_ns {
-            None => self.send_due(now)?,
+            None => waits || self.send_due(now)?,
             Some(until) if self.inflight.batches() == 0 || now >= until => {
                 return Err(LoadError::Closed("the server is going away"));
             }
@@ -219,12 +224,27 @@ impl Producer {
         Ok(false)
     }
 
+    /// Goes to the node that leads as soon as nothing is under way; true while it waits.
+    fn moves(&mut self) -> Result<bool, LoadError> {
+        let is_idle = self.inflight.batches() == 0 && self.connection.out.is_empty();
+        let Some(place) = self.moving.take_if(|_| is_idle) else {
+            return Ok(self.moving.is_some());
+        };
+        // Where that fails the way so far is as good: the node there passes frames on.
+        if let Ok(connection) = self.door.follow(&place) {
+            connection.start()?;
+            self.connection = connection;
+        }
+        Ok(false)
+    }
+
     /// Goes on elsewhere; false when the run is over.
     fn reconnect(&mut self) -> Result<bool, LoadError> {
         let lost = self.inflight.lose();
         self.report.lost_answers += lost;
         self.session.counters.unknown.fetch_add(lost, Relaxed);
         self.leave_ns = None;
+        self.moving = None;
         let session = self.session.clone();
         let over = || session.aborted() || sys::now_ns() >= session.give_up_ns();
         let Some(connection) = self.door.reopen(&over)? else {
@@ -433,8 +453,11 @@ impl Producer {
                     }
                     self.paused_until_ns = now + IDLE_NS;
                 }
-                // A generator measures the way that it was given.
-                Some(Kind::Redirect) => {}
+                Some(Kind::Redirect) => {
+                    let told = Place::told(body)?;
+                    // One connection cannot go to the leaders of several.
+                    self.moving = told.filter(|_| self.spec.targets.len() == 1);
+                }
                 Some(Kind::GoingAway) if self.door.has_others() => {
                     self.leave_ns.get_or_insert(now + LEAVE_NS);
                 }

@@ -605,7 +605,7 @@ bodies! {
         /// The queue of that name, with the places of its partitions.
         queue: QueueDescription,
     }
-    /// Says who leads a partition whose publish another node passed on. The publish
+    /// Says who leads a partition whose publish or subscribe another node passed on. That
     /// is answered all the same; the next ones can go there at once.
     Redirect {
         /// As published.

@@ -154,8 +154,8 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// This node leads the partition that a publish of the connection names: a client
-    /// that came through another node may come straight the next time.
+    /// This node leads the partition that a publish or a subscribe of the connection
+    /// names: a client that came through another node may come straight the next time.
     pub(super) fn tell_leader(&mut self, conn: ConnKey, key: PartitionKey) {
         let Some(connection) = self.connections.get_mut(&conn) else {
             return;

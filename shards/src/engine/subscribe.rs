@@ -86,6 +86,7 @@ impl<B: BatchBuffer> Engine<B> {
         if routed != Routed::Here {
             return;
         }
+        self.tell_leader(conn, key);
         let (records, bytes) = (
             request.credit_records.to_native(),
             request.credit_bytes.to_native(),

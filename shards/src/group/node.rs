@@ -215,6 +215,10 @@ impl Group {
             check_quorum: true,
             pre_vote: true,
             batch_append: true,
+            // Followers learn what is committed by the next entries or the next heartbeat: a
+            // message of its own for each commit, and its answer, doubled what a link carries.
+            // Nobody waits for a follower to apply, except for group 0's copies.
+            skip_bcast_commit: id != GroupId::META,
             ..Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
