@@ -85,8 +85,8 @@ pub struct Engine<B> {
     pub(super) peeks: Vec<PendingPeek>,
     pub(super) deferred: VecDeque<Deferred>,
     pub(super) timers: Timers,
-    /// Partitions to dispatch, connections with output, partitions with
-    /// gathered acknowledges: this turn's lists.
+    /// Partitions to dispatch, connections with output: this turn's lists; partitions
+    /// with gathered acknowledges.
     pub(super) dirty_partitions: Vec<PartitionKey>,
     pub(super) listed_connections: Vec<ConnKey>,
     pub(super) settled_partitions: Vec<PartitionKey>,

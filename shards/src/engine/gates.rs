@@ -124,6 +124,8 @@ pub(super) struct GroupSlot {
     gates: Vec<GateQueue>,
     /// Raft may have something ready.
     pub dirty: bool,
+    /// Something was proposed and waits for this turn's end: what comes now goes with it.
+    pub proposed: bool,
     /// The empty entry of this leadership is durable: confirms and deliveries
     /// may leave (barrier of a new leader).
     pub serving: bool,
@@ -165,6 +167,12 @@ pub(super) struct GroupSlot {
 }
 
 impl GroupSlot {
+    /// Something was proposed in this turn.
+    pub(super) fn set_proposed(&mut self) {
+        self.proposed = true;
+        self.dirty = true;
+    }
+
     pub(super) fn new(group: Group) -> Self {
         GroupSlot {
             promotable: BTreeSet::new(),
@@ -174,6 +182,7 @@ impl GroupSlot {
             origins: VecDeque::new(),
             gates: Vec::new(),
             dirty: true,
+            proposed: false,
             serving: false,
             leading: None,
             outcome: Outcome::default(),

@@ -68,10 +68,10 @@ pub(super) struct PartitionSlot {
     pub unsynced_bytes: u64,
     /// What the partition takes in memory, as last accounted.
     pub accounted_bytes: u64,
-    /// Acknowledges gathered in this turn, encoded, and who asked for a confirm.
+    /// Acknowledges gathered for one command, encoded, and who asked for a confirm.
     pub acknowledges: Vec<u8>,
     pub settle_replies: Vec<SettleReply>,
-    /// On the turn's list of partitions with gathered acknowledges.
+    /// On the list of partitions with gathered acknowledges.
     pub gathered: bool,
     /// On the turn's dispatch list.
     pub dirty: bool,

@@ -127,7 +127,7 @@ impl<B: BatchBuffer> Engine<B> {
             .propose(&mut self.log, &[head.bytes(), command.tail()], demand)
             .map_err(refused_by_log)?;
         group.origins.push_back((index, Origin::Publish(*reply)));
-        group.dirty = true;
+        group.set_proposed();
         self.timers.deadline_ms = self.timers.deadline_ms.min(reply.deadline_ms);
         Ok(())
     }

@@ -1,4 +1,6 @@
-//! Settles: acknowledges of one turn become one command per partition.
+//! Settles: acknowledges of one turn become one command per partition. Where nobody asked
+//! for a confirm they wait a moment for an entry of the group to ride along with: an entry
+//! of their own costs every copy a write, and each follower a message and an answer.
 
 use wire::{
     codec,
@@ -28,6 +30,11 @@ use crate::{
 
 /// Most delivery ids one settle command carries; more are split over several.
 const MAX_IDS_PER_COMMAND: usize = 16_384;
+/// So long acknowledges nobody waits for look for company, in ms, or until they are
+/// [`FULL_BYTES`]. What is lost of them by a crash comes again, flagged, as ever.
+const COMPANY_MS: u64 = 5;
+/// So many bytes of delivery ids go by themselves.
+const FULL_BYTES: usize = 256 * ID_BYTES;
 /// Encoded length of one delivery id.
 pub(super) const ID_BYTES: usize = 12;
 
@@ -171,32 +178,63 @@ impl<B: BatchBuffer> Engine<B> {
         slot.settle_replies.extend(reply);
         if !std::mem::replace(&mut slot.gathered, true) {
             self.settled_partitions.push(key);
+            let due_ms = self.server_ms.saturating_add(COMPANY_MS);
+            self.timers.settles_ms = self.timers.settles_ms.min(due_ms);
         }
     }
 
-    /// Proposes the acknowledges gathered in this turn.
+    /// Proposes the acknowledges that were gathered and wait for no company any more.
     pub(super) fn flush_settles(&mut self) {
-        while let Some(key) = self.settled_partitions.pop() {
-            let Some(slot) = self.partitions.get_mut(&key) else {
-                continue;
-            };
-            slot.gathered = false;
-            let ids = std::mem::take(&mut slot.acknowledges);
-            let replies = std::mem::take(&mut slot.settle_replies);
-            let chunks = ids.chunks(MAX_IDS_PER_COMMAND * ID_BYTES);
-            let last = chunks.len().saturating_sub(1);
-            let mut replies = Some(replies);
-            for (index, chunk) in chunks.enumerate() {
-                // Replies ride on the last command: it is durable last.
-                let replies = if index == last { replies.take() } else { None };
-                let replies = replies.unwrap_or_default();
-                self.propose_settle(key, SettleKind::Acknowledge, 0, chunk, replies);
+        if self.settled_partitions.is_empty() {
+            return;
+        }
+        let all = self.draining || self.server_ms >= self.timers.settles_ms;
+        let mut waiting = std::mem::take(&mut self.settled_partitions);
+        waiting.retain(|key| {
+            let goes = all || self.settles_go(*key);
+            if goes {
+                self.propose_gathered(*key);
             }
-            if let Some(slot) = self.partitions.get_mut(&key) {
-                let mut ids = ids;
-                ids.clear();
-                slot.acknowledges = ids;
-            }
+            !goes
+        });
+        if waiting.is_empty() {
+            self.timers.settles_ms = u64::MAX;
+        }
+        waiting.append(&mut self.settled_partitions);
+        self.settled_partitions = waiting;
+    }
+
+    /// Somebody waits for the partition's acknowledges, they are many, or an entry of the
+    /// group goes in this turn anyway.
+    fn settles_go(&self, key: PartitionKey) -> bool {
+        let Some(slot) = self.partitions.get(&key) else {
+            return true;
+        };
+        !slot.settle_replies.is_empty()
+            || slot.acknowledges.len() >= FULL_BYTES
+            || self
+                .groups
+                .get(&slot.group.0)
+                .is_none_or(|group| group.proposed || group.resigning.is_some())
+    }
+
+    fn propose_gathered(&mut self, key: PartitionKey) {
+        let Some(slot) = self.partitions.get_mut(&key) else {
+            return;
+        };
+        slot.gathered = false;
+        let mut ids = std::mem::take(&mut slot.acknowledges);
+        let mut replies = Some(std::mem::take(&mut slot.settle_replies));
+        let mut chunks = ids.chunks(MAX_IDS_PER_COMMAND * ID_BYTES).peekable();
+        while let Some(chunk) = chunks.next() {
+            // Replies ride on the last command: it is durable last.
+            let last = chunks.peek().is_none();
+            let replies = if last { replies.take() } else { None }.unwrap_or_default();
+            self.propose_settle(key, SettleKind::Acknowledge, 0, chunk, replies);
+        }
+        if let Some(slot) = self.partitions.get_mut(&key) {
+            ids.clear();
+            slot.acknowledges = ids;
         }
     }
 
@@ -267,7 +305,7 @@ impl<B: BatchBuffer> Engine<B> {
         match group.group.propose(&mut self.log, parts, demand) {
             Ok(index) => {
                 group.origins.push_back((index, origin));
-                group.dirty = true;
+                group.set_proposed();
                 Ok(())
             }
             Err(GroupError::NotLeader(_)) if !group.group.is_leader() => {

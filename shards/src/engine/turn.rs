@@ -51,6 +51,8 @@ pub(super) struct Timers {
     pub deadline_ms: u64,
     /// The next look at deadlines comes no earlier (see `expire_deadlines`).
     pub deadline_look_ms: u64,
+    /// When gathered acknowledges go without company; `u64::MAX` = there are none.
+    pub settles_ms: u64,
     /// Partitions that wait for a read.
     pub reading: Vec<PartitionKey>,
     /// The next tick of groups with several replicas.
@@ -67,6 +69,7 @@ impl Timers {
             partitions: BinaryHeap::new(),
             deadline_ms: u64::MAX,
             deadline_look_ms: 0,
+            settles_ms: u64::MAX,
             reading: Vec::new(),
             tick_ms: 0,
             ticks: 0,
@@ -141,10 +144,12 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let partition = self.timers.partitions.peek().map(|Reverse((due, _))| *due);
         let deadline = Some(self.timers.deadlines_due_ms()).filter(|due| *due != u64::MAX);
+        let settles = Some(self.timers.settles_ms).filter(|due| *due != u64::MAX);
         let upkeep = self.upkeep_due_ms();
         let own = [
             partition,
             deadline,
+            settles,
             self.stall_due_ms(),
             upkeep,
             self.tick_due_ms(),
@@ -246,7 +251,7 @@ impl<B: BatchBuffer> Engine<B> {
         match slot.group.propose(&mut self.log, &[payload], demand) {
             Ok(index) => {
                 slot.origins.push_back((index, origin));
-                slot.dirty = true;
+                slot.set_proposed();
                 Ok(())
             }
             // Whoever leads proposes it.
@@ -262,6 +267,7 @@ impl<B: BatchBuffer> Engine<B> {
             from = id.saturating_add(1);
             while let Some(slot) = self.groups.get_mut(&id) {
                 slot.dirty = false;
+                slot.proposed = false;
                 let mut outcome = std::mem::take(&mut slot.outcome);
                 let pumped = slot.group.pump(&mut self.log, &mut outcome);
                 self.absorb(id, outcome);
