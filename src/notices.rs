@@ -297,6 +297,10 @@ fn describe(notice: &Notice) -> Option<(LogLevel, String)> {
             LogLevel::Warn,
             format!("{} {} led from here until now: another node takes over, or no majority answers", if groups.len() == 1 { "group" } else { "groups" }, listed(groups)),
         ),
+        Notice::MovedAway { group } => (
+            LogLevel::Info,
+            format!("group {group}: its replica went to another node, and what was kept of it here is dropped"),
+        ),
         Notice::Rejoined { group } => (
             LogLevel::Warn,
             format!("group {group}: this node may have forgotten what it answered, and joins anew"),

@@ -203,6 +203,7 @@ fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> 
             Next::Report(Report::Failed { shard, reason }) => {
                 return Some(format!("shard {shard} cannot go on: {reason}"));
             }
+            Next::Report(Report::Removed { reason }) => return Some(reason),
             Next::Report(Report::Drained { .. } | Report::Listening { .. }) => {}
             Next::Signal => return None,
         }

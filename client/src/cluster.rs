@@ -1,4 +1,5 @@
-//! What operators ask of nodes and order: status, forget, replace, recover, drain.
+//! What operators ask of nodes and order: status, forget, replace, recover, drain, and who
+//! belongs to the cluster: add, move, remove.
 
 use std::{
     fmt,
@@ -11,6 +12,7 @@ use wire::{
         ClusterOrdered, ClusterStatus, ClusterStatusReply, Extension, ORDER_ACCEPT_LOSS,
         ORDER_FORCE,
     },
+    node::Roster,
     vocabulary::{Boundary, ClusterAction, ReplicaRole},
 };
 
@@ -129,6 +131,9 @@ pub struct NodeStatus {
     pub forgotten: Vec<u32>,
     /// Nodes whose data directory was given up and that have no new one yet.
     pub vacant: Vec<u32>,
+    /// Who belongs to the cluster and which nodes hold which groups; `None`: its founders,
+    /// all of them all groups.
+    pub roster: Option<Roster>,
 }
 
 /// What an order came to.
@@ -244,6 +249,69 @@ impl Client {
         .await
     }
 
+    /// A node belongs to the cluster from now on; the others call it at `address`
+    /// (`IP:PORT`). Of one that does, address and zone change. `zone` is empty where nobody
+    /// says where it stands.
+    ///
+    /// # Errors
+    /// There are as many as there can be, another has the address, or as any request.
+    pub async fn add_node(&self, node: u32, address: &str, zone: &str) -> Result<Ordered, Error> {
+        let text = |kind, text: &str| Extension {
+            kind,
+            bytes: text.as_bytes().to_vec(),
+        };
+        self.order(ClusterOrder {
+            action: ClusterAction::Add as u8,
+            node,
+            extensions: vec![
+                text(Extension::ADDRESS, address),
+                text(Extension::ZONE, zone),
+            ],
+            ..ClusterOrder::default()
+        })
+        .await
+    }
+
+    /// A group's replica goes from one node to another. [`Client::node_status`] tells when
+    /// it is there. `force`: also into a zone that holds the group already.
+    ///
+    /// # Errors
+    /// It could cost the group its majority, it is on its way already, too many are, or as
+    /// any request.
+    pub async fn move_group(
+        &self,
+        group: u32,
+        from: u32,
+        to: u32,
+        force: bool,
+    ) -> Result<Ordered, Error> {
+        self.order(ClusterOrder {
+            action: ClusterAction::Move as u8,
+            flags: if force { ORDER_FORCE } else { 0 },
+            node: from,
+            group,
+            extensions: vec![Extension {
+                kind: Extension::TO,
+                bytes: to.to_le_bytes().to_vec(),
+            }],
+            ..ClusterOrder::default()
+        })
+        .await
+    }
+
+    /// A node's replicas go to others, and then it belongs to the cluster no more.
+    ///
+    /// # Errors
+    /// Too few nodes would be left, or as any request.
+    pub async fn remove_node(&self, node: u32) -> Result<Ordered, Error> {
+        self.order(ClusterOrder {
+            action: ClusterAction::Remove as u8,
+            node,
+            ..ClusterOrder::default()
+        })
+        .await
+    }
+
     async fn order(&self, body: ClusterOrder) -> Result<Ordered, Error> {
         self.home()
             .request(&body, Effect::Idempotent)
@@ -294,9 +362,16 @@ impl NodeStatus {
         let forgotten = reply.forgotten.iter();
         self.forgotten
             .extend(forgotten.map(|node| node.to_native()));
-        let mut extensions = reply.extensions.iter();
-        let vacant = extensions.find(|one| one.kind.to_native() == Extension::VACANT);
-        let vacant = vacant.map_or(&[][..], |one| &one.bytes);
+        let extension = |kind: u16| {
+            let mut all = reply.extensions.iter();
+            let found = all.find(|one| one.kind.to_native() == kind);
+            found.map(|one| one.bytes.as_slice())
+        };
+        if let Some(bytes) = extension(Extension::ROSTER) {
+            let roster = Roster::decode(bytes).map_err(|error| error.to_string())?;
+            self.roster = Some(roster);
+        }
+        let vacant = extension(Extension::VACANT).unwrap_or_default();
         let nodes = vacant.as_chunks::<4>().0.iter();
         self.vacant
             .extend(nodes.map(|node| u32::from_le_bytes(*node)));

@@ -59,6 +59,8 @@ mod servers;
 mod subscribe;
 
 pub use client::Client;
+pub use wire::node::{Member, Roster, Shift};
+
 pub use cluster::{NodeStatus, Ordered, Peer, Progress, Recovery, Replica, Seen};
 pub use config::Builder;
 pub use delivery::{Delivery, SettleConfirm, Settled};

@@ -62,6 +62,7 @@ fn config() -> EngineConfig {
         scrub_interval_ms: 0,
         recovery_grace_ms: 1_000,
         spread_after_ms: 0,
+        addresses: Vec::new(),
         force_group_0: None,
         server: String::new(),
         advertise: String::new(),

@@ -71,7 +71,7 @@ fn said(output: &Output) -> (Option<i32>, String) {
 }
 
 /// Refused, and these words say why.
-fn assert_refused(output: &Output, words: &str) {
+pub fn assert_refused(output: &Output, words: &str) {
     let (code, text) = said(output);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(words), "{text}");

@@ -13,6 +13,7 @@ mod forced;
 mod forged;
 mod halts;
 mod linking;
+mod members;
 mod net;
 mod once;
 mod rawnode;

@@ -101,6 +101,11 @@ impl Node {
         }
     }
 
+    /// Its home, of one that ended by itself.
+    pub fn into_home(self) -> Home {
+        self.home
+    }
+
     /// `SIGTERM`; its home stays.
     pub fn terminate(self) -> (Home, Vec<String>) {
         let (_, said) = self.server.terminate();

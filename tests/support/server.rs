@@ -308,6 +308,11 @@ impl Server {
         assert!(ended.is_none(), "{ended:?}: {:?}", self.errors());
     }
 
+    /// The process ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// `SIGKILL`; it must have been alive.
     pub fn kill(mut self) {
         self.assert_alive();

@@ -40,6 +40,13 @@ impl Extension {
     /// In `ClusterStatusReply`: nodes whose data directory was given up and that have no
     /// new one yet, u32 (LE) each. Left out where there are none.
     pub const VACANT: u16 = 3;
+    /// In `ClusterStatusReply` of shard 0: who belongs to the cluster and which nodes hold
+    /// which groups, the bytes of [`crate::node::Roster`]. Left out where that never changed.
+    pub const ROSTER: u16 = 4;
+    /// In a `ClusterOrder` to add a node: a word for where it stands, UTF-8.
+    pub const ZONE: u16 = 5;
+    /// In a `ClusterOrder` to move a group: the node that it goes to, u32 (LE).
+    pub const TO: u16 = 6;
 }
 
 macro_rules! bodies {

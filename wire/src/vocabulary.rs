@@ -203,16 +203,25 @@ pub enum ClusterAction {
     Undrain = 4,
     /// A node's directory is lost: a new one takes its place.
     Replace = 5,
+    /// A node belongs to the cluster from now on.
+    Add = 6,
+    /// A group's replica goes from one node to another.
+    Move = 7,
+    /// A node's replicas go to others, and then it belongs to the cluster no more.
+    Remove = 8,
 }
 
 impl ClusterAction {
     /// Every action, in numeric order.
-    pub const ALL: [ClusterAction; 5] = [
+    pub const ALL: [ClusterAction; 8] = [
         ClusterAction::Forget,
         ClusterAction::Recover,
         ClusterAction::Drain,
         ClusterAction::Undrain,
         ClusterAction::Replace,
+        ClusterAction::Add,
+        ClusterAction::Move,
+        ClusterAction::Remove,
     ];
 
     /// The action for `raw`, or `None`.
@@ -221,7 +230,7 @@ impl ClusterAction {
         all.find(|action| *action as u8 == raw)
     }
 
-    /// `forget`, `recover`, `drain`, `undrain` or `replace`.
+    /// `forget`, `recover`, `drain`, `undrain`, `replace`, `add`, `move` or `remove`.
     pub fn name(self) -> &'static str {
         match self {
             ClusterAction::Forget => "forget",
@@ -229,6 +238,9 @@ impl ClusterAction {
             ClusterAction::Drain => "drain",
             ClusterAction::Undrain => "undrain",
             ClusterAction::Replace => "replace",
+            ClusterAction::Add => "add",
+            ClusterAction::Move => "move",
+            ClusterAction::Remove => "remove",
         }
     }
 }

@@ -106,7 +106,8 @@ impl Identity {
             (Some(stored), Some(asked)) if asked.joins && !stored.joins => {
                 Err(DirectoryError::NotMadeToJoin { node })
             }
-            (Some(stored), Some(asked)) if stored.members != asked.members => {
+            // One that joined lists whom it asks first: that may change.
+            (Some(stored), Some(asked)) if stored.members != asked.members && !stored.joins => {
                 Err(DirectoryError::Members {
                     stored: stored.members.clone(),
                     asked: asked.members.clone(),

@@ -142,6 +142,8 @@ pub enum StartError {
     },
     #[error("a thread could not be started: {0}")]
     Thread(io::Error),
+    #[error("{reason}")]
+    Removed { reason: String },
 }
 
 /// A started server. Dropping it does not stop the shards; the process ends them.
@@ -318,6 +320,7 @@ impl Server {
                 Report::Failed { shard, reason } => {
                     return Err(StartError::Shard { shard, reason });
                 }
+                Report::Removed { reason } => return Err(StartError::Removed { reason }),
                 Report::Drained { .. } | Report::Listening { .. } => {}
             }
         }
@@ -347,7 +350,7 @@ impl Server {
                     clean &= quiet;
                 }
                 Ok(Report::Notice { shard, notice }) => tell(shard, &notice),
-                Ok(Report::Failed { .. } | Report::Listening { .. }) => {}
+                Ok(Report::Failed { .. } | Report::Removed { .. } | Report::Listening { .. }) => {}
                 Err(_) => return Ok(false),
             }
         }
@@ -473,6 +476,10 @@ impl Launch<'_> {
             nodes: match &self.options.cluster {
                 Some(cluster) => cluster.members(),
                 None => vec![self.options.node],
+            },
+            addresses: match &self.options.cluster {
+                Some(cluster) => cluster.addresses(),
+                None => Vec::new(),
             },
             place: self.directory.identity.place.clone(),
             start_wall_ms: super::clock::wall_ms(),

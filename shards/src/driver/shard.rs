@@ -65,6 +65,10 @@ pub enum Report {
     Listening {
         shard: u16,
     },
+    /// This node was removed from its cluster: the process is to end.
+    Removed {
+        reason: String,
+    },
 }
 
 /// Connections of the whole process, and how many there may be.
@@ -250,6 +254,13 @@ impl Shard {
             Effect::SeatKnown { node, seat } => {
                 if let Some(links) = &self.parts.links {
                     links.seat_known(node, &seat);
+                }
+            }
+            Effect::RosterKnown(roster) => {
+                let links = self.parts.links.as_ref();
+                let ended = links.map(|links| links.roster_known(self, &roster));
+                for node in ended.unwrap_or_default() {
+                    self.node_down(node);
                 }
             }
             Effect::ToShard { shard, message } if shard == self.number => {

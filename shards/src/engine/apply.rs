@@ -60,7 +60,7 @@ impl<B: BatchBuffer> Engine<B> {
         if ours && !slot.serving {
             let action = GateAction::Serving { group };
             if removed(Rule::BarrierDurable) {
-                let copies = majority(self.replicas());
+                let copies = majority(self.replicas_of(group));
                 return self.gate(group, at(entry), Boundary::Written, copies, action);
             }
             self.gate_majority(group, at(entry), action);
@@ -317,7 +317,8 @@ impl<B: BatchBuffer> Engine<B> {
         };
         // Of all replicas there should be, also while one is being replaced (found
         // by the model, `copies-full` and `barrier-full`).
-        copies_needed(slot.machine.spec().copies, self.replicas(), boundary)
+        let replicas = self.replicas_of(slot.group.0);
+        copies_needed(slot.machine.spec().copies, replicas, boundary)
     }
 
     /// Splits an append's gate: what waits for written opens there, what waits
@@ -373,7 +374,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Acts once the entry is durable on a majority of all replicas.
     fn gate_majority(&mut self, group: u32, at: At, action: GateAction) {
-        let mut copies = majority(self.replicas());
+        let mut copies = majority(self.replicas_of(group));
         if group == GroupId::META.0 {
             // One that an operator forced to go on has to do with the voters there are.
             let slot = self.groups.get(&group).filter(|_| self.is_cluster());

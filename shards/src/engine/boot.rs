@@ -9,6 +9,7 @@ use super::{
     applier::{Applied, Applier},
     core::{map, Engine, Map},
     directory::Directory,
+    elsewhere::Hints,
     gates::{GroupSlot, Origin},
     links::Links,
     meta::MetaSlot,
@@ -16,6 +17,7 @@ use super::{
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     room::Room,
+    roster::Known,
     snapshot::{drop_partitions, Piece, Staged},
     turn::Timers,
     types::{EngineConfig, Memory, Notice, ShardMessage},
@@ -141,7 +143,8 @@ impl Boot {
                     .map_err(|source| BootError::GroupState { group, source })?;
                 let (commit, before) = (state.commit, &recovered.state);
                 let emptied = !state.keeps_reported && state.peer != before.peer;
-                if !solo && (state.generation > before.generation || emptied) {
+                let anew = state.generation > before.generation || emptied;
+                if !solo && (anew || state.is_dropped()) {
                     return self.go_on_as(group, state);
                 }
                 set_state(recovered, state);
@@ -481,7 +484,7 @@ impl Boot {
             slot.unsynced_bytes = 0;
         }
         let mut groups = BTreeMap::new();
-        let mut awaiting = BTreeMap::new();
+        let (mut awaiting, mut absent) = (BTreeMap::new(), BTreeMap::new());
         let mut outbound = Vec::new();
         let mut reorder = None;
         let mut announced = LogPosition(0);
@@ -501,6 +504,10 @@ impl Boot {
             if forces && id == GroupId::META {
                 recovered = self.forced_order(&recovered);
                 reorder = Some(recovered.state.clone());
+            }
+            if recovered.state.is_dropped() {
+                absent.insert(group, recovered);
+                continue;
             }
             if is_nameless(recovered.state.peer.0) {
                 // Nothing of it was ever answered: it begins when it has a name.
@@ -596,6 +603,8 @@ impl Boot {
             connections: map(),
             links: Links::new(others),
             refused_nodes: Vec::new(),
+            known: Known::default(),
+            hints: Hints::new(),
             remote_conns: BTreeMap::new(),
             orders: Orders::default(),
             histories: BTreeMap::new(),
@@ -629,6 +638,7 @@ impl Boot {
             draining: false,
             leads_nothing: false,
             spread_from_ms: start_wall + self.config.spread_after_ms,
+            balance_from_ms: start_wall + self.config.spread_after_ms,
             forgotten: BTreeSet::new(),
             sealed: false,
             room: Room::new(self.index_bytes),
@@ -636,6 +646,7 @@ impl Boot {
             serving_in_doubt: true,
             latched: false,
             awaiting_recovery: awaiting,
+            absent,
             announced,
             own_order: reorder,
             directory_known: false,
@@ -744,6 +755,7 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(slot) = self.groups.get_mut(&group) {
             slot.serving = true;
         }
+        self.tell_leads(group);
         if self.is_cluster() {
             self.lead_partitions(group);
         }
@@ -799,7 +811,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// what it knew.
     fn give_up_others(&mut self, generation: u32) {
         let own = self.config.node;
-        let others = self.config.nodes.iter().copied();
+        let others = self.members().into_iter();
         let others: Vec<u32> = others.filter(|node| *node != own).collect();
         if others.is_empty() {
             return;

@@ -96,7 +96,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// # Errors
     /// It has none.
     pub(super) fn check_node(&self, node: u32) -> Result<(), Refusal> {
-        let nodes = &self.config.nodes;
+        let nodes = self.members();
         if nodes.contains(&node) {
             return Ok(());
         }
@@ -130,14 +130,28 @@ impl<B: BatchBuffer> Engine<B> {
             groups,
             recoveries: self.recoveries_status(),
             forgotten: forgotten.into_iter().flatten().copied().collect(),
-            extensions: self.vacant_nodes().into_iter().collect(),
+            extensions: self
+                .vacant_nodes()
+                .into_iter()
+                .chain(self.roster_told())
+                .collect(),
         }
+    }
+
+    /// Shard 0: who belongs to the cluster, and which nodes hold what.
+    fn roster_told(&self) -> Option<Extension> {
+        let roster = self.roster().filter(|_| self.config.shard == 0)?;
+        let mut bytes = Vec::new();
+        roster.encode(&mut bytes);
+        let kind = Extension::ROSTER;
+        Some(Extension { kind, bytes })
     }
 
     /// Nodes that wait for a new directory, if there are any.
     fn vacant_nodes(&self) -> Option<Extension> {
         let seats = self.meta.as_ref()?.state.seats().iter();
-        let vacant = seats.filter(|(_, seat)| seat.holder.is_none());
+        let vacant =
+            seats.filter(|(node, seat)| seat.holder.is_none() && !self.is_no_member(**node));
         let bytes: Vec<u8> = vacant.flat_map(|(node, _)| node.to_le_bytes()).collect();
         let kind = Extension::VACANT;
         (!bytes.is_empty()).then_some(Extension { kind, bytes })
@@ -145,11 +159,11 @@ impl<B: BatchBuffer> Engine<B> {
 
     fn nodes_status(&self) -> Vec<NodeStatus> {
         let linked = |node: u32| u8::from(self.is_there(node));
-        let nodes = self.config.nodes.iter();
+        let nodes = self.members().into_iter();
         nodes
             .map(|node| NodeStatus {
-                node: *node,
-                linked: linked(*node),
+                node,
+                linked: linked(node),
             })
             .collect()
     }
@@ -218,7 +232,7 @@ impl<B: BatchBuffer> Engine<B> {
             self.is_there(PeerId(**peer).node()) && !slot.replaced.contains_key(*peer)
         };
         let there = voters.iter().filter(counts).count();
-        let needed = majority(voters.len().max(self.replicas()));
+        let needed = majority(voters.len().max(self.replicas_of(slot.group.id().0)));
         u8::try_from(there.saturating_sub(needed)).unwrap_or(u8::MAX)
     }
 

@@ -12,6 +12,7 @@ use wire::{
 use super::{
     connection::{Connection, FORWARDED_FULL_BYTES, FORWARD_BYTES, HANDLED_STEP_BYTES},
     directory::Directory,
+    elsewhere::Hints,
     gates::GroupSlot,
     links::Links,
     meta::MetaSlot,
@@ -21,6 +22,7 @@ use super::{
     recovery::Leaderless,
     requests::{Barrier, PendingPeek},
     room::Room,
+    roster::Known,
     snapshot::{Receiving, Sending},
     turn::{Deferred, Timers},
     types::{ConnKey, Effect, EngineConfig, Event, Notice, ShardMessage},
@@ -61,6 +63,10 @@ pub struct Engine<B> {
     pub(super) meta: Option<MetaSlot>,
     pub(super) connections: Map<ConnKey, Connection>,
     pub(super) links: Links,
+    /// Who belongs to the cluster.
+    pub(super) known: Known,
+    /// Who leads groups that have no replica here.
+    pub(super) hints: Hints,
     /// Connections whose socket is another node's, by that node and its name for them.
     pub(super) remote_conns: BTreeMap<(u32, u64), ConnKey>,
     pub(super) next_remote: u64,
@@ -108,6 +114,8 @@ pub struct Engine<B> {
     pub(super) leads_nothing: bool,
     /// No leader is handed to the node whose turn it is before; server time.
     pub(super) spread_from_ms: u64,
+    /// No group goes to another node for the sake of balance before; server time.
+    pub(super) balance_from_ms: u64,
     /// Nodes that an operator gave up, as told last.
     pub(super) forgotten: BTreeSet<u32>,
     /// See `seal`.
@@ -119,6 +127,8 @@ pub struct Engine<B> {
     pub(super) latched: bool,
     /// Groups that wait for group 0's order before they may lead.
     pub(super) awaiting_recovery: BTreeMap<u32, crate::group::Recovered>,
+    /// Groups that this node has no part in, and what is left of its replicas.
+    pub(super) absent: BTreeMap<u32, crate::group::Recovered>,
     /// End of the last new name of a replica of ours.
     pub(super) announced: LogPosition,
     /// Group 0's new identity, if it had to give itself one.
@@ -387,6 +397,7 @@ impl<B: BatchBuffer> Engine<B> {
                 seat,
                 forgotten,
             } => self.on_seat(node, seat, forgotten),
+            ShardMessage::Roster(roster) => self.on_own_roster(roster),
             ShardMessage::AskMeta(command) => self.ask_meta(*command),
             ShardMessage::Leaderless { group, generation } => {
                 self.note_leaderless(group, generation);
@@ -716,6 +727,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn push_effects(&mut self, effects: &mut Vec<Effect<B>>) {
         effects.extend(self.notices.drain(..).map(Effect::Notice));
+        self.push_roster_effect(effects);
         self.push_node_effects(effects);
         let known = self.known_logs.drain(..);
         effects.extend(known.map(|(node, open)| Effect::LogKnown { node, open }));

@@ -128,8 +128,7 @@ impl<B: BatchBuffer> Engine<B> {
             if !self.is_cluster() {
                 return Some(own);
             }
-            let slot = self.groups.get(&group)?;
-            slot.group.leader().map(|peer| peer.node())
+            self.leading_node(group)
         })
     }
 }

@@ -137,6 +137,8 @@ pub(super) struct GroupSlot {
     pub replaced: BTreeMap<u64, u64>,
     /// Learners that group 0 knows as voters by now: they may be promoted.
     pub promotable: BTreeSet<u64>,
+    /// Names of replicas that left the group for good.
+    pub left: BTreeSet<u64>,
     /// The replica stopped its generation: durable up to here it may answer.
     pub stopping: Option<LogPosition>,
     /// Group 0 was told.
@@ -176,6 +178,7 @@ impl GroupSlot {
     pub(super) fn new(group: Group) -> Self {
         GroupSlot {
             promotable: BTreeSet::new(),
+            left: BTreeSet::new(),
             stopping: stopped_before(&group),
             answered: false,
             group,

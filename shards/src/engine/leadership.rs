@@ -59,10 +59,12 @@ impl<B: BatchBuffer> Engine<B> {
         // All groups led here send their heartbeats in one frame: two ticks at every
         // second one, whenever each was elected.
         let of_leaders = 2 * (self.timers.ticks % 2);
-        for slot in self.groups.values_mut() {
+        let blind = self.knows_no_founders();
+        for (id, slot) in &mut self.groups {
             let ticks = match slot.group.is_leader() {
                 true => of_leaders,
-                false => 1,
+                // It would lead without knowing how many copies make a majority.
+                false => u64::from(*id == GroupId::META.0 || !blind),
             };
             for _ in 0..ticks {
                 slot.group.tick();
@@ -80,6 +82,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.tend_orders();
         self.tend_recovery();
         self.tend_membership();
+        self.sort_out_replicas();
     }
 
     /// Nobody is there who could take over what this node leads.
@@ -124,6 +127,18 @@ impl<B: BatchBuffer> Engine<B> {
         }
         if leads.is_some() && removed(Rule::LeaderBarrier) {
             self.began_serving(id);
+        }
+    }
+
+    /// The replica is about to go, whatever it leads.
+    pub(super) fn lose_leadership(&mut self, id: u32) {
+        let led = self
+            .groups
+            .get_mut(&id)
+            .and_then(|slot| slot.leading.take());
+        if led.is_some() {
+            self.deposed.push(id);
+            self.step_down(id);
         }
     }
 

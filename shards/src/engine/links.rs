@@ -38,6 +38,26 @@ impl Links {
         }
     }
 
+    /// A node that there may be a link to.
+    pub(super) fn ensure(&mut self, node: u32) {
+        self.links.entry(node).or_default();
+    }
+
+    /// There is none to it any more.
+    pub(super) fn remove(&mut self, node: u32) {
+        self.links.remove(&node);
+    }
+
+    pub(super) fn nodes(&self) -> Vec<u32> {
+        self.links.keys().copied().collect()
+    }
+
+    /// Of every node that is linked.
+    pub(super) fn outputs(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
+        let links = self.links.values_mut().filter(|link| link.up);
+        links.map(|link| &mut link.output)
+    }
+
     pub(super) fn is_up(&self, node: u32) -> bool {
         self.links.get(&node).is_some_and(|link| link.up)
     }

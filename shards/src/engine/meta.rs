@@ -207,7 +207,8 @@ impl<B: BatchBuffer> Engine<B> {
     /// More copies than replicas can never be met; fewer than a majority at durable
     /// would not keep what a confirm promises.
     fn check_copies(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
-        let replicas = self.replicas();
+        // Of any data group: they all have as many.
+        let replicas = self.replicas_of(GroupId::META.0 + 1);
         let Some(copies) = request.copies.filter(|copies| *copies != 255) else {
             return Ok(());
         };
@@ -373,6 +374,7 @@ impl<B: BatchBuffer> Engine<B> {
             (MetaOutcome::History { group }, _) => self.tell_history(group),
             (MetaOutcome::Opened { .. }, _) => self.opens_told = false,
             (MetaOutcome::Vacated { .. }, _) => self.vacated(),
+            (MetaOutcome::Members, _) => self.members_changed(command),
             _ => {}
         }
     }
@@ -634,6 +636,7 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     pub(super) fn tell_ready(&mut self, key: PartitionKey) {
+        self.tell_ready_elsewhere(key);
         let (queue_id, partition) = (key.queue_id, key.partition);
         self.outbound.push((
             0,

@@ -18,6 +18,7 @@
 //! A crash leaves behind: the log, from which `boot` rebuilds everything but
 //! leases, credit and connections.
 
+mod absent;
 mod applier;
 mod apply;
 mod boot;
@@ -27,6 +28,7 @@ mod core;
 mod deadlines;
 mod deliver;
 mod directory;
+mod elsewhere;
 mod gates;
 mod hello;
 mod inspect;
@@ -34,6 +36,7 @@ mod leadership;
 mod links;
 mod membership;
 mod meta;
+mod moves;
 mod nodes;
 mod operator;
 mod orders;
@@ -46,6 +49,7 @@ mod requests;
 mod resign;
 mod roles;
 mod room;
+mod roster;
 mod seats;
 mod settle;
 mod shortfall;

@@ -20,10 +20,17 @@ impl<B: BatchBuffer> Engine<B> {
         if self.forgotten.contains(&node) {
             return self.refuse_forgotten(node);
         }
+        if self.is_no_member(node) {
+            let reason = format!("node {node} is no member of the cluster any more");
+            return self.refused_nodes.push((node, reason));
+        }
+        self.links.ensure(node);
         if self.links.is_up(node) {
             self.on_node_down(node);
         }
         self.links.set_up(node, true);
+        self.send_roster(node);
+        self.tell_led(node);
         self.pause_spreading();
         for slot in self.groups.values_mut() {
             slot.group.report_again();
@@ -77,6 +84,16 @@ impl<B: BatchBuffer> Engine<B> {
                 new,
                 generation,
             } => self.on_named(*retired, *new, *generation),
+            NodeMessage::Roster { bytes } => self.on_node_roster(node, bytes),
+            NodeMessage::Leads {
+                group,
+                generation,
+                term,
+            } => self.on_leads(node, *group, (*generation, *term)),
+            NodeMessage::Ready {
+                queue_id,
+                partition,
+            } => self.on_ready_elsewhere(*queue_id, *partition),
             NodeMessage::LeadsNothing { on } => self.links.set_leads_nothing(node, *on),
             NodeMessage::Leaderless { group, generation } => {
                 self.on_leaderless(node, *group, *generation);

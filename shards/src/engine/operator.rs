@@ -13,7 +13,7 @@ use wire::{
     codec,
     error::ErrorCode,
     frame::Kind,
-    message::{ClusterOrder, ClusterOrdered, ORDER_ACCEPT_LOSS, ORDER_FORCE},
+    message::{ClusterOrder, ClusterOrdered, Extension, ORDER_ACCEPT_LOSS, ORDER_FORCE},
     vocabulary::ClusterAction,
 };
 
@@ -33,12 +33,17 @@ use crate::{
 
 /// An order, read.
 #[derive(Clone, Copy)]
-struct Order {
-    action: ClusterAction,
-    flags: u32,
-    node: u32,
-    group: u32,
+pub(super) struct Order<'a> {
+    pub action: ClusterAction,
+    pub flags: u32,
+    pub node: u32,
+    pub group: u32,
     generation: u32,
+    /// The node that a group goes to.
+    pub to: u32,
+    /// Of a node that is added; empty: not said.
+    pub address: &'a str,
+    pub zone: &'a str,
 }
 
 /// What group 0's leader makes of an order.
@@ -48,7 +53,7 @@ pub(super) enum Decision {
     Stands(String),
 }
 
-fn read(body: &[u8]) -> Result<Order, Refusal> {
+fn read(body: &[u8]) -> Result<Order<'_>, Refusal> {
     let invalid = |message: String| (ErrorCode::Invalid, message);
     let order = codec::decode::<ClusterOrder>(body).map_err(|error| invalid(error.to_string()))?;
     let action = ClusterAction::from_raw(order.action)
@@ -59,7 +64,20 @@ fn read(body: &[u8]) -> Result<Order, Refusal> {
             "flags {flags:#x} of an order are not known"
         )));
     }
+    let extension = |kind: u16| {
+        let mut all = order.extensions.iter();
+        let found = all.find(|it| it.kind.to_native() == kind);
+        found.map_or(&[][..], |it| it.bytes.as_slice())
+    };
+    let text = |kind: u16| {
+        let text = std::str::from_utf8(extension(kind));
+        text.map_err(|_| invalid("an order's text is not UTF-8".to_owned()))
+    };
+    let to = extension(Extension::TO).try_into();
     Ok(Order {
+        to: to.map_or(0, u32::from_le_bytes),
+        address: text(Extension::ADDRESS)?,
+        zone: text(Extension::ZONE)?,
         action,
         flags,
         node: order.node.to_native(),
@@ -74,9 +92,7 @@ impl<B: BatchBuffer> Engine<B> {
             ClusterAction::Drain | ClusterAction::Undrain => {
                 self.order_drain(conn, correlation, order, body)
             }
-            ClusterAction::Forget | ClusterAction::Recover | ClusterAction::Replace => {
-                self.order_meta(conn, correlation, order, body)
-            }
+            _ => self.order_meta(conn, correlation, order, body),
         });
         if let Err((code, message)) = done {
             self.refuse(conn, correlation, code, message);
@@ -96,7 +112,7 @@ impl<B: BatchBuffer> Engine<B> {
         &mut self,
         conn: ConnKey,
         correlation: u64,
-        order: Order,
+        order: Order<'_>,
         body: &[u8],
     ) -> Result<(), Refusal> {
         let node = order.node;
@@ -144,7 +160,7 @@ impl<B: BatchBuffer> Engine<B> {
         &mut self,
         conn: ConnKey,
         correlation: u64,
-        order: Order,
+        order: Order<'_>,
         body: &[u8],
     ) -> Result<(), Refusal> {
         if self.config.shard != 0 {
@@ -165,12 +181,18 @@ impl<B: BatchBuffer> Engine<B> {
         let decision = match order.action {
             ClusterAction::Forget => self.decide_forget(order)?,
             ClusterAction::Replace => self.decide_replace(order.node, order.generation)?,
+            ClusterAction::Add => self.decide_add(&order)?,
+            ClusterAction::Move => self.decide_move(&order)?,
+            ClusterAction::Remove => self.decide_remove(&order)?,
             _ => self.decide_recover(order)?,
         };
         match decision {
             Decision::Stands(message) => self.answer_order(conn, correlation, false, message),
             Decision::Propose(command) => {
                 let asked = self.asked(conn, correlation);
+                if matches!(command, MetaCommand::Members(_)) {
+                    self.found_cluster()?;
+                }
                 self.try_propose_meta(&command, Origin::Order(asked))?;
             }
         }
@@ -178,10 +200,17 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     /// What every node can tell.
-    fn check_order(&self, order: Order) -> Result<(), Refusal> {
+    fn check_order(&self, order: Order<'_>) -> Result<(), Refusal> {
         let of_node = matches!(order.action, ClusterAction::Forget | ClusterAction::Replace);
         if of_node {
             self.check_node(order.node)?;
+        }
+        let of_members = matches!(
+            order.action,
+            ClusterAction::Add | ClusterAction::Move | ClusterAction::Remove
+        );
+        if of_members && self.is_cluster() {
+            return Ok(());
         }
         if !self.is_cluster() {
             let own = self.config.node;
@@ -212,7 +241,7 @@ impl<B: BatchBuffer> Engine<B> {
         Ok(())
     }
 
-    fn decide_forget(&self, order: Order) -> Result<Decision, Refusal> {
+    fn decide_forget(&self, order: Order<'_>) -> Result<Decision, Refusal> {
         let (node, own) = (order.node, self.config.node);
         let meta = self.meta.as_ref().ok_or_else(unavailable)?;
         let conflict = |message: String| Err((ErrorCode::Conflict, message));
@@ -232,17 +261,18 @@ impl<B: BatchBuffer> Engine<B> {
                 "node {node} is linked to node {own} now, so it is not gone: stop it for good first, or force it"
             ));
         }
-        let nodes = self.config.nodes.len();
-        let (left, needed) = (nodes - 1 - forgotten.len(), majority(nodes));
+        let nodes = self.members().len();
+        let needed = majority(nodes);
+        let left = nodes.saturating_sub(1 + forgotten.len());
         if left < needed {
             return conflict(format!(
-                "without node {node} only {left} of the {nodes} founding nodes would be left, and every group needs {needed} of them: bring a node back"
+                "without node {node} only {left} of the {nodes} nodes would be left, and group 0 needs {needed} of them: bring a node back"
             ));
         }
         Ok(Decision::Propose(MetaCommand::Forget { node }))
     }
 
-    fn decide_recover(&self, order: Order) -> Result<Decision, Refusal> {
+    fn decide_recover(&self, order: Order<'_>) -> Result<Decision, Refusal> {
         let (group, generation) = (order.group, order.generation);
         let state = &self.meta.as_ref().ok_or_else(unavailable)?.state;
         let current = state.generation(group);
@@ -257,7 +287,7 @@ impl<B: BatchBuffer> Engine<B> {
             return Ok(Decision::Stands(self.say_collected(group)));
         }
         let (nodes, without) = (
-            self.config.nodes.len(),
+            self.holders(group).len(),
             self.without_leader(group, generation),
         );
         if collecting.is_none() && without <= nodes - majority(nodes) {
@@ -290,6 +320,7 @@ impl<B: BatchBuffer> Engine<B> {
                 "node {node} is forgotten: no recovery waits for what it holds, and the others refuse its links; do not start it again"
             ),
             (MetaCommand::Replace { node, .. }, _) => Self::say_replaced(*node),
+            (MetaCommand::Members(command), _) => Self::say_members(command),
             (MetaCommand::Collect { group, .. }, _) => self.say_collected(*group),
             _ => return,
         };

@@ -21,7 +21,8 @@ use crate::{
     group::{GroupId, PeerId},
     io::BatchBuffer,
     state::meta::{
-        is_vacant, Collected, GroupHistory, MetaCommand, MetaState, Open, FIRST_GENERATION,
+        is_vacant, peer_node, Collected, GroupHistory, MemberCommand, MetaCommand, MetaState, Open,
+        FIRST_GENERATION,
     },
 };
 
@@ -77,6 +78,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.ask_for_own_name();
         if self.leads_meta() {
             self.order_recoveries();
+            self.order_moves();
         }
     }
 
@@ -97,10 +99,8 @@ impl<B: BatchBuffer> Engine<B> {
             harmed: true,
         };
         let command = command.encode();
-        for node in self.config.nodes.clone() {
-            if let Some(out) = self.links.output(node) {
-                NodeMessage::Propose { command: &command }.encode(out);
-            }
+        for out in self.links.outputs() {
+            NodeMessage::Propose { command: &command }.encode(out);
         }
     }
 
@@ -115,7 +115,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    fn leads_meta(&self) -> bool {
+    pub(super) fn leads_meta(&self) -> bool {
         let meta = self.groups.get(&META);
         meta.is_some_and(|slot| slot.leads() && slot.serving)
     }
@@ -160,6 +160,7 @@ impl<B: BatchBuffer> Engine<B> {
             MetaCommand::Rejoin { retired_peer, .. } => PeerId(*retired_peer).node() == node,
             MetaCommand::Answered { answer, .. } => PeerId(answer.peer).node() == node,
             MetaCommand::Promoting { .. } => true,
+            MetaCommand::Members(MemberCommand::Moved { .. }) => true,
             MetaCommand::Opened { node: opens, .. } => *opens == node,
             _ => false,
         };
@@ -318,9 +319,10 @@ impl<B: BatchBuffer> Engine<B> {
         let Some(meta) = self.meta.as_ref() else {
             return false;
         };
-        let nodes = &self.config.nodes;
-        let trusted = meta.state.trusted(group, nodes);
-        let voters = meta.state.voters_ever(group, nodes);
+        let founders = &self.config.nodes;
+        let nodes = meta.state.holders(group, founders);
+        let trusted = meta.state.trusted(group, founders);
+        let voters = meta.state.voters_ever(group, founders);
         if !voters
             .iter()
             .any(|peer| meta.state.is_retired(group, *peer))
@@ -338,10 +340,12 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// So many nodes said lately that they know no leader of the group's generation.
     pub(super) fn without_leader(&self, group: u32, generation: u32) -> usize {
-        let told = self.orders.leaderless.get(&group);
-        let fresh =
-            |(of, told_ms): &&(u32, u64)| *of == generation && told_ms + FRESH_MS >= self.server_ms;
-        told.map_or(0, |told| told.values().filter(fresh).count())
+        let (told, holders) = (self.orders.leaderless.get(&group), self.holders(group));
+        let fresh = |(node, (of, told_ms)): &(&u32, &(u32, u64))| {
+            let fresh = *told_ms + FRESH_MS >= self.server_ms;
+            *of == generation && fresh && holders.contains(node)
+        };
+        told.map_or(0, |told| told.iter().filter(fresh).count())
     }
 
     fn say_order(&mut self, group: u32, command: &MetaCommand) {
@@ -438,7 +442,24 @@ fn is_done(state: &MetaState, command: &MetaCommand) -> bool {
         return known.is_some_and(|known| known == *open || known.contradicts(*open).is_some());
     }
     let (group, generation) = match command {
-        MetaCommand::Rejoin { group, .. } => (*group, 0),
+        MetaCommand::Members(MemberCommand::Moved {
+            group, from, to, ..
+        }) => {
+            let shift = state.roster().and_then(|it| it.shifts.get(group));
+            return shift.is_none_or(|shift| (shift.from, shift.to) != (*from, *to));
+        }
+        MetaCommand::Rejoin {
+            group,
+            retired_peer,
+            ..
+        } => {
+            // Asked for again when the node gets a part in the group.
+            let known = state.roster();
+            if known.is_some_and(|it| !it.has_part(*group, peer_node(*retired_peer))) {
+                return true;
+            }
+            (*group, 0)
+        }
         MetaCommand::Promoting {
             group, generation, ..
         }
@@ -464,6 +485,10 @@ fn is_done(state: &MetaState, command: &MetaCommand) -> bool {
             over || history.collecting.is_some()
                 || history.promoted.contains(peer)
                 || history.retired.contains(peer)
+                || history.left.contains(peer)
+                || state
+                    .roster()
+                    .is_some_and(|it| !it.is_holder(group, peer_node(*peer)))
         }
         MetaCommand::Answered { answer, .. } => {
             let collecting = history.collecting.as_ref();

@@ -50,6 +50,10 @@ impl<B: BatchBuffer> Engine<B> {
         self.follow_names(group, history);
         if let Some(slot) = self.groups.get_mut(&id) {
             slot.promotable.clone_from(&history.promoted);
+            slot.left.clone_from(&history.left);
+            for peer in &history.left {
+                slot.group.retire(*peer, false);
+            }
         }
         if history.collecting.is_some() {
             self.stop_generation(id);
@@ -195,6 +199,10 @@ impl<B: BatchBuffer> Engine<B> {
         }
         // Whatever it was in the ended generation is over.
         self.stop_generation(id);
+        if !self.has_part(id) {
+            // Nor has it a place in the new one.
+            return;
+        }
         let named = history.replaced.get(&own.peer.0);
         match named.filter(|new| !is_vacant(**new)) {
             Some(new) => {

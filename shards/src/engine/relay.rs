@@ -78,12 +78,11 @@ impl<B: BatchBuffer> Engine<B> {
         correlation: u64,
         body: &[u8],
     ) -> Result<Routed, Refusal> {
-        let shard = self.config.shard;
         if !self.is_cluster() {
             return Ok(Routed::Here);
         }
         let Some(slot) = self.groups.get(&group.0) else {
-            return Err(self.no_leader(group));
+            return self.route_to(conn, group, kind, correlation, body);
         };
         if slot.leads() {
             // Before its own first entry is durable on a majority it may not know what
@@ -95,7 +94,20 @@ impl<B: BatchBuffer> Engine<B> {
                 false => Err(self.no_leader(group)),
             };
         }
-        let node = slot.group.leader().map(|peer| peer.node());
+        self.route_to(conn, group, kind, correlation, body)
+    }
+
+    /// Passes a frame to the node that leads the group.
+    fn route_to(
+        &mut self,
+        conn: ConnKey,
+        group: GroupId,
+        kind: Kind,
+        correlation: u64,
+        body: &[u8],
+    ) -> Result<Routed, Refusal> {
+        let shard = self.config.shard;
+        let node = self.leading_node(group.0);
         let node = node.filter(|node| *node != self.config.node && conn.shard() != NO_SHARD);
         let node = node.ok_or_else(|| self.no_leader(group))?;
         if !self.relay(node, conn, kind, correlation, body) {
@@ -308,7 +320,7 @@ impl<B: BatchBuffer> Engine<B> {
 impl<B: BatchBuffer> Engine<B> {
     /// Nobody is known to lead it, and why that may be.
     fn no_leader(&self, group: GroupId) -> Refusal {
-        let (others, all) = (self.links.up(), self.config.nodes.len());
+        let (others, all) = (self.links.up(), self.members().len());
         let stopped = self
             .groups
             .get(&group.0)

@@ -20,7 +20,7 @@ use super::{
     types::ShardMessage,
 };
 use crate::{
-    group::PeerId,
+    group::{GroupId, PeerId},
     io::BatchBuffer,
     state::meta::{is_nameless, MetaCommand, Seat},
 };
@@ -50,11 +50,12 @@ impl<B: BatchBuffer> Engine<B> {
                 "node {node} is linked to node {own} now, so its directory is not lost: if it is to be replaced all the same, stop it for good first"
             ));
         }
-        let nodes = &self.config.nodes;
-        let (here, needed) = (1 + self.links.up(), majority(nodes.len()));
+        let nodes = self.members();
+        let needed = majority(self.replicas_of(GroupId::META.0));
+        let here = 1 + self.links.up();
         if here < needed {
             return conflict(format!(
-                "without node {node} only {here} of the {} nodes are linked to each other, and every group needs {needed} of them: bring a node back first",
+                "without node {node} only {here} of the {} nodes are linked to each other, and group 0 needs {needed} of them: bring a node back first",
                 nodes.len()
             ));
         }
@@ -63,7 +64,12 @@ impl<B: BatchBuffer> Engine<B> {
             return Ok(Decision::Propose(MetaCommand::Replace { node, order }));
         }
         for group in 0..self.config.place.shard_of_group.len() as u32 {
-            let trusted = state.trusted(group, nodes);
+            if !state.has_part(group, node) {
+                continue;
+            }
+            let copies = self.replicas_of(group);
+            let needed = majority(copies);
+            let trusted = state.trusted(group, &self.config.nodes);
             let left = trusted.iter().filter(|peer| PeerId(**peer).node() != node);
             let left = left.count();
             if left < needed {
@@ -72,8 +78,7 @@ impl<B: BatchBuffer> Engine<B> {
                     _ => format!("{left} replicas"),
                 };
                 return conflict(format!(
-                    "without node {node} only {left} of group {group} would vote and remember what they answered, and it needs {needed} of {}: wait until `tidegate cluster status` shows that the other nodes are brought up; if node {node} is gone for good and they cannot be without it, forget it first",
-                    nodes.len()
+                    "without node {node} only {left} of group {group} would vote and remember what they answered, and it needs {needed} of {copies}: wait until `tidegate cluster status` shows that the other nodes are brought up; if node {node} is gone for good and they cannot be without it, forget it first"
                 ));
             }
         }
@@ -94,6 +99,13 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         };
         for (node, seat) in meta.state.seats() {
+            if meta
+                .state
+                .roster()
+                .is_some_and(|it| !it.members.contains_key(node))
+            {
+                continue;
+            }
             let forgotten = meta.state.forgotten().contains(node);
             for shard in 0..self.config.place.shards {
                 let message = ShardMessage::Seat {

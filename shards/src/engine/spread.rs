@@ -87,12 +87,13 @@ impl<B: BatchBuffer> Engine<B> {
     }
 
     fn next_to_spread(&self, now: u64) -> Option<(u32, u64)> {
-        let (nodes, after) = (&self.config.nodes, self.config.spread_after_ms);
+        let after = self.config.spread_after_ms;
         self.groups.iter().find_map(|(id, slot)| {
             let calm = slot.serving && slot.resigning.is_none();
             if !slot.leads() || !calm || !slot.turn.is_due(after, now) {
                 return None;
             }
+            let nodes = self.holders(*id);
             let turn = *nodes.get(*id as usize % nodes.len().max(1))?;
             if turn == self.config.node || !self.links.may_lead(turn) {
                 return None;

@@ -114,6 +114,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.expire_deadlines();
         self.tell_stalled();
         self.tell_directory();
+        self.tell_roster();
         self.tell_opens();
         self.say_serving();
         self.say_deposed();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wire::frame::FrameHeader;
+use wire::{frame::FrameHeader, node::Roster};
 
 use crate::{
     group::{GroupId, PeerId},
@@ -86,6 +86,8 @@ pub struct EngineConfig {
     pub force_group_0: Option<u32>,
     /// Every node of the cluster, this one included, ascending; this one alone: solo.
     pub nodes: Vec<u32>,
+    /// Where each of them is called, as far as the configuration says.
+    pub addresses: Vec<(u32, String)>,
     pub place: ShardPlace,
     /// Unix time in ms when the monotonic clock read `start_mono_ms`.
     pub start_wall_ms: u64,
@@ -233,6 +235,8 @@ pub enum Effect<B> {
         node: u32,
         seat: Box<Seat>,
     },
+    /// Who belongs to the cluster and where they are called: others are not linked.
+    RosterKnown(Arc<Roster>),
     /// The node broke the protocol between nodes: end the link, and say why once.
     NodeRefused {
         node: u32,
@@ -307,6 +311,8 @@ pub enum Notice {
     Deposed { groups: Vec<u32> },
     /// This node's replica of the group lost its memory, and joins anew.
     Rejoined { group: u32 },
+    /// This node has no part in the group any more: its replica went to another one.
+    MovedAway { group: u32 },
     /// The index of unsettled records reached its mark, or is well below again.
     IndexFull { full: bool, mark: u64 },
     /// The log stands still: what it waits for has no room, and no segment,
@@ -384,6 +390,8 @@ pub enum ShardMessage {
         /// An operator gave the node up since.
         forgotten: bool,
     },
+    /// Who belongs to the cluster, from shard 0; `None`: nothing ever changed.
+    Roster(Option<Arc<Roster>>),
     /// A replica knows no leader of its group, to shard 0.
     Leaderless { group: u32, generation: u32 },
     /// An operator's word: hand over what you lead, and lead nothing; or lead again.

@@ -90,7 +90,24 @@ impl Group {
     }
 }
 
+impl GroupState {
+    /// The replica was dropped: its node has no part in the group, and all that is kept
+    /// is the name that it had.
+    pub fn is_dropped(&self) -> bool {
+        let Members { voters, learners } = &self.members;
+        !self.keeps_reported && voters.is_empty() && learners.is_empty()
+    }
+}
+
 impl Recovered {
+    /// What is left of a replica whose node has no part in the group any more.
+    pub fn dropped(state: GroupState) -> Self {
+        let (answers_at, generation, peer) = (state.answers_at, state.generation, state.peer);
+        let mut dropped = Recovered::emptied(answers_at, generation, peer, Members::default());
+        dropped.state.term = state.term;
+        dropped
+    }
+
     /// A replica without any history: `members` bring it everything.
     pub fn emptied(answers_at: Boundary, generation: u32, peer: PeerId, members: Members) -> Self {
         Recovered {

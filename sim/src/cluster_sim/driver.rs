@@ -89,7 +89,7 @@ impl World {
             Effect::Output { conn } => self.want_output(node, conn),
             Effect::Close { conn } => self.close(node, conn),
             Effect::NodeOutput { node: peer } => self.want_node_output(node, index(peer)),
-            Effect::LogKnown { .. } | Effect::SeatKnown { .. } => {}
+            Effect::LogKnown { .. } | Effect::SeatKnown { .. } | Effect::RosterKnown(_) => {}
             Effect::NodeRefused { node: peer, reason } => {
                 return Err(format!("node {node} refuses {}: {reason}", index(peer)));
             }

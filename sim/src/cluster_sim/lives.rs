@@ -146,6 +146,9 @@ impl World {
             lineage: shards::state::meta::Lineage::default(),
             joins: sim.joins,
             nodes: (0..self.nodes.len()).map(number).collect(),
+            addresses: (0..self.nodes.len())
+                .map(|it| (number(it), format!("127.0.0.1:{}", 7500 + it)))
+                .collect(),
             place: ShardPlace::spread(self.settings.data_groups, 1),
             start_wall_ms: sim.wall_ms(self.now_us),
             start_mono_ms: sim.mono_ms(self.now_us),

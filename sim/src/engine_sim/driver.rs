@@ -110,7 +110,8 @@ impl World {
             Effect::NodeOutput { .. }
             | Effect::NodeRefused { .. }
             | Effect::LogKnown { .. }
-            | Effect::SeatKnown { .. } => {}
+            | Effect::SeatKnown { .. }
+            | Effect::RosterKnown(_) => {}
             Effect::ToShard { shard: to, message } if to == shard => {
                 self.event(shard, Event::Message(message));
             }

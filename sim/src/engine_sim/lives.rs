@@ -266,6 +266,7 @@ impl World {
             scrub_interval_ms: self.settings.scrub_interval_ms,
             recovery_grace_ms: 1_000,
             spread_after_ms: 0,
+            addresses: Vec::new(),
             force_group_0: None,
             index_memory_bytes: self.settings.index_memory_bytes,
             server: "tidegate-sim".to_owned(),

@@ -2,19 +2,18 @@
 
 mod gather;
 mod losses;
+mod members;
 mod orders;
 mod show;
 mod summary;
 
-use std::{process::ExitCode, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use argh::FromArgs;
 
 use super::{queue::parse_positive, session};
 
-/// See how a cluster is, and act where it needs a decision. Adding, removing and
-/// moving nodes is not possible in this version: a cluster keeps its founding nodes,
-/// each on a new directory where the one it had is lost.
+/// See how a cluster is, change who belongs to it, and act where it needs a decision.
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "cluster", help_triggers("-h", "--help"))]
 pub struct Cluster {
@@ -32,6 +31,9 @@ enum Action {
     Drain(Drain),
     Undrain(Undrain),
     Losses(Losses),
+    Add(Add),
+    Move(Move),
+    Remove(Remove),
 }
 
 /// Show every node, who is linked, what is wrong, and how many more failures are
@@ -202,7 +204,142 @@ struct Losses {
     json: bool,
 }
 
+/// Let a node belong to the cluster, which has at most 5. Start it afterwards on an empty
+/// directory with `tidegate serve --join`, and a configuration whose nodes list it and one
+/// other member at least. It gets replicas of groups by `cluster move`, and slowly by
+/// itself. Of a node that belongs to it, address and zone change.
+#[derive(Debug, FromArgs)]
+#[argh(subcommand, name = "add", help_triggers("-h", "--help"))]
+struct Add {
+    /// its number, and where the others call it: 4=10.0.0.4:7501
+    #[argh(positional, from_str_fn(parse_node))]
+    node: NodeAt,
+
+    /// where it stands, in a word: replicas of a group are kept in different zones as far
+    /// as there are any
+    #[argh(option, arg_name = "name")]
+    zone: Option<String>,
+
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
+
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Move a group's replica, or those of all groups, from one node to another, under load: the
+/// new one catches up first, then it votes in the place of the old one, whose data is
+/// deleted. Exit code 1 where that takes longer than --wait; it goes on by itself. A move
+/// that cannot go on, as the new node is away, is called back by the opposite one.
+#[derive(Debug, FromArgs)]
+#[argh(subcommand, name = "move", help_triggers("-h", "--help"))]
+struct Move {
+    /// number of the group, or all
+    #[argh(positional, from_str_fn(parse_group))]
+    group: Groups,
+
+    /// node that it is on
+    #[argh(option, arg_name = "node")]
+    from: u32,
+
+    /// node that it goes to
+    #[argh(option, arg_name = "node")]
+    to: u32,
+
+    /// also into a zone that holds the group already
+    #[argh(switch)]
+    force: bool,
+
+    /// how long to wait until it is there (default: 5m)
+    #[argh(
+        option,
+        arg_name = "dur",
+        default = "LONGEST_MOVE",
+        from_str_fn(parse_positive)
+    )]
+    wait: Duration,
+
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
+
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Remove a node: its replicas go to the other nodes, under load, then it belongs to the
+/// cluster no more and its process ends. Its directory can never come back. Exit code 1
+/// where that takes longer than --wait; it goes on by itself. `cluster add` calls it back.
+#[derive(Debug, FromArgs)]
+#[argh(subcommand, name = "remove", help_triggers("-h", "--help"))]
+struct Remove {
+    /// number of the node
+    #[argh(positional)]
+    node: u32,
+
+    /// for good: do it
+    #[argh(switch)]
+    yes: bool,
+
+    /// how long to wait until it is removed (default: 5m)
+    #[argh(
+        option,
+        arg_name = "dur",
+        default = "LONGEST_MOVE",
+        from_str_fn(parse_positive)
+    )]
+    wait: Duration,
+
+    /// server to ask (default: 127.0.0.1:7420); several, as A,B,C or one after
+    /// the other, are nodes of one cluster: any that answers
+    #[argh(option, arg_name = "addr")]
+    server: Vec<String>,
+
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// `NUMBER=ADDRESS:PORT`
+#[derive(Debug)]
+struct NodeAt {
+    number: u32,
+    address: String,
+}
+
+fn parse_node(text: &str) -> Result<NodeAt, String> {
+    let wrong =
+        || format!("{text:?} is not a node; write NUMBER=ADDRESS:PORT like 4=10.0.0.4:7501");
+    let (number, address) = text.split_once('=').ok_or_else(wrong)?;
+    let address: SocketAddr = address.trim().parse().map_err(|_| wrong())?;
+    Ok(NodeAt {
+        number: number.trim().parse().map_err(|_| wrong())?,
+        address: address.to_string(),
+    })
+}
+
+/// One group, or all.
+#[derive(Debug)]
+struct Groups(Option<u32>);
+
+fn parse_group(text: &str) -> Result<Groups, String> {
+    match text {
+        "all" => Ok(Groups(None)),
+        number => {
+            let group = number.parse();
+            let wrong = |_| format!("{text:?} is neither a group's number nor \"all\"");
+            group.map(|group| Groups(Some(group))).map_err(wrong)
+        }
+    }
+}
+
 const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST_MOVE: Duration = Duration::from_secs(300);
 
 impl Cluster {
     pub fn run(self) -> ExitCode {
@@ -237,6 +374,24 @@ impl Cluster {
             Action::Undrain(args) => session::run(&args.server, args.json, |client, out| {
                 orders::undrain(client, out, args.node)
             }),
+            Action::Add(args) => {
+                let server = args.server.clone();
+                session::run(&server, args.json, |client, out| {
+                    members::add(client, out, args)
+                })
+            }
+            Action::Move(args) => {
+                let server = args.server.clone();
+                session::run(&server, args.json, |client, out| {
+                    members::move_groups(client, out, args)
+                })
+            }
+            Action::Remove(args) => {
+                let server = args.server.clone();
+                session::run(&server, args.json, |client, out| {
+                    members::remove(client, out, args)
+                })
+            }
             Action::Losses(args) => session::run(&args.server, args.json, losses::losses),
         }
     }

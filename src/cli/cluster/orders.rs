@@ -21,19 +21,19 @@ const LOOK: Duration = Duration::from_millis(200);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Serialize)]
-struct ResultJson<'a> {
-    order: &'static str,
+pub(super) struct ResultJson<'a> {
+    pub order: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    node: Option<u32>,
+    pub node: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<u32>,
+    pub group: Option<u32>,
     /// False: it was in force before.
-    changed: bool,
-    message: &'a str,
+    pub changed: bool,
+    pub message: &'a str,
 }
 
 impl<'a> ResultJson<'a> {
-    fn of_node(order: &'static str, node: u32, changed: bool, message: &'a str) -> Self {
+    pub fn of_node(order: &'static str, node: u32, changed: bool, message: &'a str) -> Self {
         ResultJson {
             order,
             node: Some(node),
@@ -43,7 +43,7 @@ impl<'a> ResultJson<'a> {
         }
     }
 
-    async fn show(&self, out: &mut Output) -> Result<(), Failure> {
+    pub async fn show(&self, out: &mut Output) -> Result<(), Failure> {
         if out.json {
             out.object(self).await?;
         } else {
@@ -53,7 +53,7 @@ impl<'a> ResultJson<'a> {
     }
 }
 
-fn failed(what: String) -> impl FnOnce(client::Error) -> Failure {
+pub(super) fn failed(what: String) -> impl FnOnce(client::Error) -> Failure {
     move |error| Failure::Request { what, error }
 }
 
@@ -158,7 +158,7 @@ pub async fn recover(client: Client, mut out: Output, args: Recover) -> Result<(
     }
 }
 
-async fn look(client: &Client) -> Result<Gathered, client::Error> {
+pub(super) async fn look(client: &Client) -> Result<Gathered, client::Error> {
     let patience = Patience::new();
     patience.ask(|| gather::through(client)).await
 }

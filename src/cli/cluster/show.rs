@@ -73,10 +73,35 @@ fn node_line(node: u32, gathered: &Gathered, summary: &Summary) -> String {
         said.push("forgotten".to_owned());
     }
     if summary.vacant.contains(&node) {
-        let next = "its directory was given up: start it on an empty one with --join";
+        let next = match summary.is_new(node) {
+            true => "it has no directory yet: start it on an empty one with --join",
+            false => "its directory was given up: start it on an empty one with --join",
+        };
         said.push(next.to_owned());
     }
+    said.extend(membership(node, summary));
     format!("node {node}: {}", said.join(", "))
+}
+
+/// What the roster says of the node.
+fn membership(node: u32, summary: &Summary) -> Vec<String> {
+    let mut said = Vec::new();
+    let Some((roster, member)) = summary
+        .roster
+        .and_then(|roster| Some((roster, roster.members.get(&node)?)))
+    else {
+        return said;
+    };
+    let groups = summary.groups.iter().map(|it| it.group);
+    let held = groups.filter(|group| *group != 0 && roster.is_holder(*group, node));
+    said.push(format!("holds {}", plural(held.count() as u64, "group")));
+    if !member.zone.is_empty() {
+        said.push(format!("zone {}", member.zone));
+    }
+    if member.leaves {
+        said.push("is being removed".to_owned());
+    }
+    said
 }
 
 /// Of a node that did not answer.
@@ -259,8 +284,29 @@ struct StatusJson {
     forgotten: Vec<u32>,
     /// Nodes whose directory was given up and that have no new one yet.
     vacant: Vec<u32>,
+    /// As far as members or holders ever changed.
+    members: Vec<MemberJson>,
+    moves: Vec<MoveJson>,
     tolerates: u8,
     unanswered: Vec<UnansweredJson>,
+}
+
+#[derive(Serialize)]
+struct MemberJson {
+    node: u32,
+    address: String,
+    zone: String,
+    /// Being removed.
+    leaves: bool,
+    /// Groups that it is to hold, group 0 left out.
+    holds: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct MoveJson {
+    group: u32,
+    from: u32,
+    to: u32,
 }
 
 #[derive(Serialize)]
@@ -363,10 +409,40 @@ impl StatusJson {
             recoveries: recoveries.collect(),
             forgotten: summary.forgotten.iter().copied().collect(),
             vacant: summary.vacant.iter().copied().collect(),
+            members: members(summary),
+            moves: moves(summary),
             tolerates: summary.tolerates,
             unanswered: unanswered.collect(),
         }
     }
+}
+
+fn members(summary: &Summary) -> Vec<MemberJson> {
+    let Some(roster) = summary.roster else {
+        return Vec::new();
+    };
+    let member = |(node, member): (&u32, &client::Member)| {
+        let groups = summary.groups.iter().map(|it| it.group);
+        let holds = groups.filter(|group| *group != 0 && roster.is_holder(*group, *node));
+        MemberJson {
+            node: *node,
+            address: member.address.clone(),
+            zone: member.zone.clone(),
+            leaves: member.leaves,
+            holds: holds.collect(),
+        }
+    };
+    roster.members.iter().map(member).collect()
+}
+
+fn moves(summary: &Summary) -> Vec<MoveJson> {
+    let shifts = summary.roster.into_iter().flat_map(|it| &it.shifts);
+    let shifts = shifts.map(|(group, it)| MoveJson {
+        group: *group,
+        from: it.from,
+        to: it.to,
+    });
+    shifts.collect()
 }
 
 impl NodeJson {

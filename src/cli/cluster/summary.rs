@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::{Recovery, Replica, ReplicaRole};
+use client::{Recovery, Replica, ReplicaRole, Roster, Shift};
 
 use super::gather::Gathered;
 
@@ -43,13 +43,20 @@ pub struct Summary<'a> {
     pub vacant: BTreeSet<u32>,
     /// Of the group that tolerates the least.
     pub tolerates: u8,
+    /// The newest that was told.
+    pub roster: Option<&'a Roster>,
 }
 
 impl<'a> Summary<'a> {
     pub fn of(gathered: &'a Gathered) -> Self {
         let answered = gathered.nodes.values();
         let seen = answered.flat_map(|status| &status.nodes);
-        let nodes: BTreeSet<u32> = seen.map(|seen| seen.node).collect();
+        let mut nodes: BTreeSet<u32> = seen.map(|seen| seen.node).collect();
+        let rosters = gathered.nodes.values().filter_map(|it| it.roster.as_ref());
+        let roster = rosters.max_by_key(|roster| roster.revision);
+        if let Some(roster) = roster {
+            nodes = roster.members.keys().copied().collect();
+        }
         let mut replicas: BTreeMap<u32, Vec<(u32, &Replica)>> = BTreeMap::new();
         for (node, status) in &gathered.nodes {
             for replica in &status.replicas {
@@ -60,7 +67,14 @@ impl<'a> Summary<'a> {
         let forgotten = gathered.nodes.values().flat_map(|status| &status.forgotten);
         let groups: Vec<Group> = replicas
             .into_iter()
-            .map(|(group, replicas)| Group::of(group, replicas, nodes.len()))
+            .map(|(group, replicas)| {
+                let copies = roster.map_or(nodes.len(), |it| it.holders(group).len());
+                let mut group = Group::of(group, replicas, copies);
+                let shift = roster.and_then(|it| it.shifts.get(&group.group));
+                let goes = |it: &Shift| format!("goes from node {} to node {}", it.from, it.to);
+                group.wrong.extend(shift.map(goes));
+                group
+            })
             .collect();
         Summary {
             recoveries: recoveries(gathered, &groups),
@@ -73,6 +87,7 @@ impl<'a> Summary<'a> {
                 .unwrap_or(0),
             groups,
             nodes,
+            roster,
         }
     }
 
@@ -80,6 +95,12 @@ impl<'a> Summary<'a> {
     pub fn led_by(&self, node: u32) -> usize {
         let led = self.groups.iter();
         led.filter(|group| group.leader == Some(node)).count()
+    }
+
+    /// The node was added, and nobody gave a directory of it up.
+    pub fn is_new(&self, node: u32) -> bool {
+        let roster = self.roster;
+        roster.is_some_and(|roster| !roster.founders.contains(&node))
     }
 
     pub fn group(&self, number: u32) -> Option<&Group<'a>> {

@@ -235,6 +235,8 @@ refusals! {
     Reopened = 24 "its log was opened anew",
     /// The node's directory was given up, and this one has not taken its place.
     Unseated = 25 "not the node's directory",
+    /// The node was removed from the cluster.
+    Removed = 26 "removed from the cluster",
 }
 
 /// Why a link is refused, as it travels: the code (u16 LE), then text.

@@ -20,6 +20,7 @@ mod frame;
 mod hello;
 mod raft;
 mod reader;
+mod roster;
 mod snapshot;
 
 pub use client::{Forward, Output};
@@ -31,12 +32,13 @@ pub use frame::{
 pub use hello::{is_cluster_name, NodeHello, CHALLENGE_BYTES, MAX_CLUSTER_NAME_BYTES, MAX_MEMBERS};
 pub use raft::{DurableReport, Entries, Entry, RaftHead, RaftKind, RaftMessage};
 pub use reader::NodeMessageError;
+pub use roster::{Member, Roster, Shift, MAX_ROSTER_TEXT_BYTES};
 pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
 
 use reader::Reader;
 
 /// Version of everything on a link between nodes.
-pub const NODE_PROTOCOL_VERSION: u16 = 4;
+pub const NODE_PROTOCOL_VERSION: u16 = 5;
 /// Bytes in front of each message's payload.
 pub const HEAD_BYTES: usize = 8;
 
@@ -56,6 +58,9 @@ enum Kind {
     Leaderless = 10,
     Named = 11,
     LeadsNothing = 12,
+    Roster = 13,
+    Leads = 14,
+    Ready = 15,
 }
 
 impl Kind {
@@ -73,6 +78,9 @@ impl Kind {
             10 => Kind::Leaderless,
             11 => Kind::Named,
             12 => Kind::LeadsNothing,
+            13 => Kind::Roster,
+            14 => Kind::Leads,
+            15 => Kind::Ready,
             _ => return None,
         })
     }
@@ -113,6 +121,17 @@ pub enum NodeMessage<'a> {
     },
     /// The sender is to lead nothing: it is drained, or stops. Or that is over.
     LeadsNothing { on: bool },
+    /// Who belongs to the cluster, as the sender knows: a [`Roster`]'s bytes.
+    Roster { bytes: &'a [u8] },
+    /// The sender leads the group, and serves: for whoever has no replica of it.
+    Leads {
+        group: u32,
+        generation: u32,
+        term: u64,
+    },
+    /// The partition exists in its group's log, as the group's leader says to whoever has
+    /// no replica of it.
+    Ready { queue_id: u64, partition: u16 },
 }
 
 impl<'a> NodeMessage<'a> {
@@ -137,6 +156,23 @@ impl<'a> NodeMessage<'a> {
                 out.extend_from_slice(&generation.to_le_bytes());
             }
             NodeMessage::LeadsNothing { on } => out.push(u8::from(*on)),
+            NodeMessage::Roster { bytes } => out.extend_from_slice(bytes),
+            NodeMessage::Leads {
+                group,
+                generation,
+                term,
+            } => {
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
+                out.extend_from_slice(&term.to_le_bytes());
+            }
+            NodeMessage::Ready {
+                queue_id,
+                partition,
+            } => {
+                out.extend_from_slice(&queue_id.to_le_bytes());
+                out.extend_from_slice(&partition.to_le_bytes());
+            }
             NodeMessage::Leaderless { group, generation } => {
                 out.extend_from_slice(&group.to_le_bytes());
                 out.extend_from_slice(&generation.to_le_bytes());
@@ -162,6 +198,9 @@ impl<'a> NodeMessage<'a> {
             NodeMessage::Leaderless { .. } => Kind::Leaderless,
             NodeMessage::Named { .. } => Kind::Named,
             NodeMessage::LeadsNothing { .. } => Kind::LeadsNothing,
+            NodeMessage::Roster { .. } => Kind::Roster,
+            NodeMessage::Leads { .. } => Kind::Leads,
+            NodeMessage::Ready { .. } => Kind::Ready,
         }
     }
 
@@ -175,6 +214,16 @@ impl<'a> NodeMessage<'a> {
             Kind::SnapshotPiece => NodeMessage::SnapshotPiece(SnapshotPiece::decode(&mut reader)?),
             Kind::SnapshotTaken => NodeMessage::SnapshotTaken(SnapshotTaken::decode(&mut reader)?),
             Kind::Propose => NodeMessage::Propose { command: payload },
+            Kind::Roster => NodeMessage::Roster { bytes: payload },
+            Kind::Leads => NodeMessage::Leads {
+                group: reader.u32()?,
+                generation: reader.u32()?,
+                term: reader.u64()?,
+            },
+            Kind::Ready => NodeMessage::Ready {
+                queue_id: reader.u64()?,
+                partition: reader.u16()?,
+            },
             Kind::Named => NodeMessage::Named {
                 retired: reader.u64()?,
                 new: reader.u64()?,
@@ -198,7 +247,7 @@ impl<'a> NodeMessage<'a> {
                 conn: reader.u64()?,
             },
         };
-        if kind != Kind::Propose {
+        if !matches!(kind, Kind::Propose | Kind::Roster) {
             reader.end()?;
         }
         Ok(message)
@@ -373,6 +422,16 @@ mod tests {
                 group: 3,
                 generation: 4,
             },
+            NodeMessage::Roster { bytes: b"roster" },
+            NodeMessage::Leads {
+                group: 3,
+                generation: 4,
+                term: 5,
+            },
+            NodeMessage::Ready {
+                queue_id: 6,
+                partition: 7,
+            },
         ];
         for message in &others {
             message.encode(&mut out);
@@ -384,7 +443,7 @@ mod tests {
     fn a_body_reads_back_message_by_message() {
         let body = body();
         let messages: Vec<_> = NodeMessages::new(&body).map(Result::unwrap).collect();
-        assert_eq!(messages.len(), 12);
+        assert_eq!(messages.len(), 15);
         let mut again = Vec::new();
         for message in &messages {
             message.encode(&mut again);

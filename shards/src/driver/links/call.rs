@@ -30,19 +30,16 @@ const GOOD_LINK: Duration = Duration::from_secs(5);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Keeps the peer linked; runs until the shard is drained.
-pub(super) async fn keep_calling(shard: Rc<Shard>, peer: usize) {
+pub(super) async fn keep_calling(shard: Rc<Shard>, peer: Rc<Peer>) {
     let Some(links) = shard.links() else { return };
-    let Some(peer) = links.peers.get(peer) else {
-        return;
-    };
     let mut pause = PAUSE;
-    while !links.ended.get() {
+    while !links.ended.get() && !peer.removed.get() {
         let begun = Instant::now();
-        match call(&shard, links, peer).await {
+        match call(&shard, links, &peer).await {
             Ok(()) if begun.elapsed() >= GOOD_LINK => pause = PAUSE,
             Ok(()) => {}
             Err(stop) => {
-                let at = peer.address.to_string();
+                let at = peer.address.get().to_string();
                 links.note(Who::Node(peer.node), &at, &stop);
             }
         }
@@ -54,7 +51,7 @@ pub(super) async fn keep_calling(shard: Rc<Shard>, peer: usize) {
 
 /// Calls once, and serves the link until it ends.
 async fn call(shard: &Rc<Shard>, links: &Links, peer: &Peer) -> Result<(), Stop> {
-    let connected = TcpStream::connect_timeout(peer.address, CONNECT_DEADLINE).await;
+    let connected = TcpStream::connect_timeout(peer.address.get(), CONNECT_DEADLINE).await;
     let stream = connected.map_err(|error| Stop::Gone(describe(&error.into())))?;
     let mut wire = Wire::new(stream);
     let (node, counter) = (peer.node, links.open_counter.get());
@@ -71,7 +68,8 @@ async fn call(shard: &Rc<Shard>, links: &Links, peer: &Peer) -> Result<(), Stop>
     };
     let session = future::or(steps, late).await?;
     // Another opening of the log since: this link would be the old one's.
-    if counter == links.open_counter.get() && !links.ended.get() {
+    let wanted = !links.ended.get() && !peer.removed.get();
+    if counter == links.open_counter.get() && wanted {
         link::serve(shard, links, wire, session).await;
     }
     Ok(())

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use wire::node::{NodeHello, Refusal, RefusalCode};
+use wire::node::{Member, NodeHello, Refusal, RefusalCode, Roster};
 
 use super::{
     refusals::{By, Refusals, Who},
@@ -67,6 +67,11 @@ impl ClusterOptions {
         self.nodes.iter().map(|(node, _)| *node).collect()
     }
 
+    pub(in crate::driver) fn addresses(&self) -> Vec<(u32, String)> {
+        let nodes = self.nodes.iter();
+        nodes.map(|(node, at)| (*node, at.to_string())).collect()
+    }
+
     /// What a directory of this node is made with.
     pub(in crate::driver) fn membership(&self) -> Membership {
         Membership {
@@ -90,6 +95,8 @@ pub(in crate::driver) struct Cluster {
     recorded: Mutex<BTreeMap<(u32, u16), Open>>,
     /// Nodes whose directory was given up, as group 0 knows.
     seats: Mutex<BTreeMap<u32, Seat>>,
+    /// Who belongs to the cluster, as group 0 knows; `None`: who founded it.
+    roster: Mutex<Option<Arc<Roster>>>,
     reports: flume::Sender<Report>,
     /// Connections on their way from one shard to another.
     passing: AtomicUsize,
@@ -128,6 +135,7 @@ impl Cluster {
             logs: Mutex::default(),
             recorded: Mutex::default(),
             seats: Mutex::default(),
+            roster: Mutex::default(),
             reports,
             passing: AtomicUsize::new(0),
             shards: identity.place.shards,
@@ -229,9 +237,60 @@ impl Cluster {
     }
 
     /// The other members and where they are called.
-    pub(super) fn others(&self) -> impl Iterator<Item = (u32, SocketAddr)> + '_ {
-        let nodes = self.options.nodes.iter().copied();
-        nodes.filter(|(node, _)| *node != self.node)
+    pub(super) fn others(&self) -> Vec<(u32, SocketAddr)> {
+        let mut nodes = match self.roster() {
+            None => self.options.nodes.clone(),
+            Some(roster) => {
+                let members = roster.members.iter();
+                let at = |(node, it): (&u32, &Member)| Some((*node, it.address.parse().ok()?));
+                members.filter_map(at).collect()
+            }
+        };
+        nodes.retain(|(node, _)| *node != self.node);
+        nodes
+    }
+
+    fn roster(&self) -> Option<Arc<Roster>> {
+        let roster = self.roster.lock();
+        roster.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who belongs to the cluster, as a shard heard; the newest counts.
+    pub(super) fn take_roster(&self, roster: &Arc<Roster>) {
+        let known = self.roster.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if known
+            .as_ref()
+            .is_none_or(|it| it.revision < roster.revision)
+        {
+            *known = Some(roster.clone());
+        }
+    }
+
+    /// Whether the node is one of the cluster.
+    fn check_member(&self, from: u32) -> Result<(), Refusal> {
+        let Some(roster) = self.roster() else {
+            let members = self.options.members();
+            if members.contains(&from) {
+                return Ok(());
+            }
+            let reason = format!(
+                "node {from} is no member of the cluster, as far as node {} knows ({members:?}): add it first, with `tidegate cluster add {from}=ADDRESS:PORT` at a member",
+                self.node
+            );
+            return Err(Refusal::new(RefusalCode::Stranger, reason));
+        };
+        if roster.members.contains_key(&from) {
+            return Ok(());
+        }
+        if roster.former.contains(&from) {
+            return Err(removed(from));
+        }
+        let members: Vec<u32> = roster.members.keys().copied().collect();
+        let reason = format!(
+            "node {from} is no member of the cluster {members:?}: add it first, with `tidegate cluster add {from}=ADDRESS:PORT` at a member"
+        );
+        Err(Refusal::new(RefusalCode::Stranger, reason))
     }
 
     /// What this node says of itself on a new connection.
@@ -279,12 +338,10 @@ impl Cluster {
             );
             return refuse(RefusalCode::WrongNode, reason);
         }
+        self.check_member(from)?;
         let members = self.options.members();
-        if !members.contains(&from) {
-            let reason = format!("node {from} is no member of the cluster {members:?}");
-            return refuse(RefusalCode::Stranger, reason);
-        }
-        if hello.members != members {
+        // Of one that joined it is whom it asks first.
+        if hello.members != members && !hello.joins && !self.joins {
             let reason = format!(
                 "node {from} has the members {:?} and node {own} has {members:?}",
                 hello.members
@@ -368,7 +425,7 @@ impl Cluster {
 
     /// Who a hello says to be, as far as it can be.
     pub(super) fn who(&self, hello: &NodeHello) -> Who {
-        let is_member = self.others().any(|(node, _)| node == hello.from);
+        let is_member = self.others().iter().any(|(node, _)| *node == hello.from);
         if is_member && hello.cluster == self.options.name {
             Who::Node(hello.from)
         } else {
@@ -406,10 +463,25 @@ impl Cluster {
         }
     }
 
+    /// The process ends: this node is no member any more.
+    pub(super) fn say_removed(&self) {
+        let reason = removed(self.node).reason;
+        // The receiver is gone only when the process ends.
+        let _ = self.reports.send(Report::Removed { reason });
+    }
+
     pub(super) fn tell(&self, shard: u16, notice: Notice) {
         // The receiver is gone only when the process ends.
         let _ = self.reports.send(Report::Notice { shard, notice });
     }
+}
+
+/// What a node is told that was removed.
+pub(super) fn removed(node: u32) -> Refusal {
+    let reason = format!(
+        "node {node} was removed from the cluster by an operator (cluster remove); it can come back on a new directory only, once it is added again"
+    );
+    Refusal::new(RefusalCode::Removed, reason)
 }
 
 fn unseated(node: u32, why: Unseated) -> Refusal {

@@ -92,6 +92,10 @@ pub(super) async fn serve(shard: &Rc<Shard>, links: &Links, mut wire: Wire, sess
         cut: Cell::new(false),
         gone: Cell::new(false),
     });
+    if links.peer(node).is_none() {
+        // Another shard knows that it is a member, and this one not yet.
+        return;
+    }
     if links.put(&link) {
         shard.node_down(node);
     }
@@ -115,6 +119,7 @@ pub(super) async fn serve(shard: &Rc<Shard>, links: &Links, mut wire: Wire, sess
             .note(links.shard, Who::Node(node), by, &at, refusal)
     };
     match &end {
+        End::Told(refusal) if refusal.code == RefusalCode::Removed => links.told_removed(),
         End::Told(refusal) if !is_farewell(refusal.code) => note(By::Them, refusal),
         End::Refused(refusal) => {
             note(By::Us, refusal);

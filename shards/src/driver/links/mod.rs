@@ -32,13 +32,14 @@ mod strangers;
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     net::SocketAddr,
     rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
-use wire::node::{NodeFrameKind, Refusal, RefusalCode};
+use wire::node::{NodeFrameKind, Refusal, RefusalCode, Roster};
 
 pub(super) use call::{answered, called, Called};
 pub(super) use cluster::Cluster;
@@ -63,12 +64,30 @@ const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 /// Another member.
 struct Peer {
     node: u32,
-    address: SocketAddr,
+    address: Cell<SocketAddr>,
+    /// It is no member any more.
+    removed: Cell<bool>,
+    /// Somebody calls it.
+    called: Cell<bool>,
     link: RefCell<Option<Rc<Link>>>,
     /// Why there is none, as far as it is known.
     trouble: RefCell<String>,
     /// Its state was told to the operator.
     said: Cell<bool>,
+}
+
+impl Peer {
+    fn new(node: u32, address: SocketAddr) -> Self {
+        Peer {
+            node,
+            address: Cell::new(address),
+            removed: Cell::new(false),
+            called: Cell::new(false),
+            link: RefCell::default(),
+            trouble: RefCell::new("it has not called yet".to_owned()),
+            said: Cell::new(false),
+        }
+    }
 }
 
 /// The links of one shard.
@@ -77,7 +96,8 @@ pub(super) struct Links {
     shard: u16,
     /// Of this shard's log.
     open_counter: Cell<u64>,
-    peers: Vec<Peer>,
+    /// Ascending.
+    peers: RefCell<BTreeMap<u32, Rc<Peer>>>,
     strangers: Strangers,
     /// The shard is drained: no more links.
     ended: Cell<bool>,
@@ -86,15 +106,10 @@ pub(super) struct Links {
 
 impl Links {
     pub(super) fn new(cluster: Arc<Cluster>, shard: u16, open_counter: u64, random: u64) -> Self {
-        let peer = |(node, address)| Peer {
-            node,
-            address,
-            link: RefCell::default(),
-            trouble: RefCell::new("it has not called yet".to_owned()),
-            said: Cell::new(false),
-        };
+        let others = cluster.others().into_iter();
+        let peers = others.map(|(node, address)| (node, Rc::new(Peer::new(node, address))));
         Links {
-            peers: cluster.others().map(peer).collect(),
+            peers: RefCell::new(peers.collect()),
             shard,
             open_counter: Cell::new(open_counter),
             strangers: Strangers::default(),
@@ -111,16 +126,60 @@ impl Links {
 
     /// Calls the nodes with lower numbers, for as long as the process lives.
     pub(super) fn start(&self, shard: &Rc<Shard>) {
-        for peer in 0..self.peers.len() {
-            if self.peers[peer].node < self.cluster.node {
-                shard.spawn(call::keep_calling(shard.clone(), peer));
-            }
+        for peer in self.all() {
+            self.keep_called(shard, &peer);
         }
         shard.spawn(mention_missing(shard.clone()));
     }
 
-    fn peer(&self, node: u32) -> Option<&Peer> {
-        self.peers.iter().find(|peer| peer.node == node)
+    fn keep_called(&self, shard: &Rc<Shard>, peer: &Rc<Peer>) {
+        if peer.node < self.cluster.node && !peer.called.replace(true) {
+            shard.spawn(call::keep_calling(shard.clone(), peer.clone()));
+        }
+    }
+
+    fn peer(&self, node: u32) -> Option<Rc<Peer>> {
+        self.peers.borrow().get(&node).cloned()
+    }
+
+    fn all(&self) -> Vec<Rc<Peer>> {
+        self.peers.borrow().values().cloned().collect()
+    }
+
+    /// Group 0 knows who belongs to the cluster: new members may link, and links of those
+    /// that are none any more end. Returns the nodes whose link ended.
+    pub(super) fn roster_known(&self, shard: &Rc<Shard>, roster: &Arc<Roster>) -> Vec<u32> {
+        self.cluster.take_roster(roster);
+        let others = self.cluster.others();
+        for (node, address) in &others {
+            let mut peers = self.peers.borrow_mut();
+            let peer = peers.entry(*node);
+            let peer = peer.or_insert_with(|| Rc::new(Peer::new(*node, *address)));
+            peer.address.set(*address);
+            let peer = peer.clone();
+            drop(peers);
+            self.keep_called(shard, &peer);
+        }
+        let is_other = |node: u32| others.iter().any(|(other, _)| *other == node);
+        let mut ended = Vec::new();
+        for peer in self.all() {
+            if !is_other(peer.node) {
+                peer.removed.set(true);
+                if self.end(peer.node, cluster::removed(peer.node)) {
+                    ended.push(peer.node);
+                }
+                self.peers.borrow_mut().remove(&peer.node);
+            }
+        }
+        if !roster.members.contains_key(&self.cluster.node) {
+            self.cluster.say_removed();
+        }
+        ended
+    }
+
+    /// Another node says that this one was removed.
+    pub(super) fn told_removed(&self) {
+        self.cluster.say_removed();
     }
 
     /// The engine has output for the node.
@@ -134,7 +193,7 @@ impl Links {
     /// is to be told that it is not any more.
     pub(super) fn refuse(&self, node: u32, reason: String) -> bool {
         let refusal = Refusal::new(RefusalCode::Protocol, reason);
-        let at = self.peer(node).map(|peer| peer.address.to_string());
+        let at = self.peer(node).map(|peer| peer.address.get().to_string());
         let (who, at) = (Who::Node(node), at.unwrap_or_default());
         self.cluster.note(self.shard, who, By::Us, &at, &refusal);
         self.end(node, refusal)
@@ -148,7 +207,7 @@ impl Links {
         let Some(link) = peer.link.take() else {
             return false;
         };
-        self.unlinked(peer, &refusal.reason);
+        self.unlinked(&peer, &refusal.reason);
         link.end(refusal);
         true
     }
@@ -178,7 +237,7 @@ impl Links {
         let is_its = matches!(&*peer.link.borrow(), Some(held) if Rc::ptr_eq(held, link));
         if is_its {
             peer.link.take();
-            self.unlinked(peer, reason);
+            self.unlinked(&peer, reason);
         }
         is_its
     }
@@ -225,7 +284,7 @@ impl Links {
     /// The engine was rebuilt from a log opened anew and knows of no link.
     pub(super) fn reopen(&self, open_counter: u64) {
         self.open_counter.set(open_counter);
-        for peer in &self.peers {
+        for peer in self.all() {
             let reason = format!("node {} opened its log anew", self.cluster.node);
             self.end(peer.node, Refusal::new(RefusalCode::Reopened, reason));
         }
@@ -237,14 +296,14 @@ impl Links {
         if self.shard == 0 {
             self.cluster.sum_up(self.shard);
         }
-        for peer in &self.peers {
+        for peer in self.all() {
             if let Some(link) = &*peer.link.borrow() {
                 let reason = format!("node {} stops", self.cluster.node);
                 link.close(Refusal::new(RefusalCode::Leaving, reason));
             }
         }
         for _ in 0..FLUSH_ROUNDS {
-            if self.peers.iter().all(|peer| peer.link.borrow().is_none()) {
+            if self.all().iter().all(|peer| peer.link.borrow().is_none()) {
                 return;
             }
             glommio::timer::sleep(FLUSH_PAUSE).await;
@@ -272,10 +331,10 @@ impl Links {
 async fn mention_missing(shard: Rc<Shard>) {
     glommio::timer::sleep(QUIET_START).await;
     let Some(links) = shard.links() else { return };
-    for peer in &links.peers {
+    for peer in links.all() {
         if !peer.said.get() {
             let reason = peer.trouble.borrow().clone();
-            links.unlinked(peer, &reason);
+            links.unlinked(&peer, &reason);
         }
     }
 }

@@ -126,6 +126,15 @@ impl<B: BatchBuffer> Engine<B> {
                 out.extend_from_slice(&slot.group.state().encode());
             });
         }
+        // Their old names must not come back as if nothing had been.
+        let dropped = self.absent.iter().filter(|(_, it)| it.state.is_dropped());
+        for (group, recovered) in dropped {
+            Section::put(out, SectionKind::Group, |out| {
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&[0; 16]);
+                out.extend_from_slice(&recovered.state.encode());
+            });
+        }
         if let Some(meta) = &self.meta {
             Section::put(out, SectionKind::Meta, |out| meta.state.capture(out));
         }

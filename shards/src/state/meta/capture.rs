@@ -15,6 +15,9 @@
 //! lineages u32: node u32, log u16, token u64, last_token u64, recorded u64
 //! seats u32:   node u32, holder u64 (0 nobody), first_join u64, order u32,
 //!              former u32, peer u64 each
+//! more:        sections to the end: kind u8, len u32, bytes
+//!              1 roster: as nodes tell it to each other
+//!              2 left: group u32, peer u64 each
 //! ```
 //!
 //! Plain little-endian. From `replaced` on, what is empty at the end is left out
@@ -22,7 +25,7 @@
 
 use std::collections::BTreeMap;
 
-use wire::vocabulary::Mode;
+use wire::{node::Roster, vocabulary::Mode};
 
 use super::{
     peer_node, Answer, Collecting, GroupHistory, Lineage, MetaState, Open, QueueDeclaration, Seat,
@@ -31,6 +34,9 @@ use crate::state::{command::CommandError, reader::Reader};
 
 /// With a queue's mode.
 const HALTS: u8 = 128;
+/// Sections at the end.
+const ROSTER: u8 = 1;
+const LEFT: u8 = 2;
 
 impl MetaState {
     /// Appends the whole state to `out`.
@@ -65,7 +71,8 @@ impl MetaState {
         let lineages = self.opens.iter().map(|(log, open)| (log, open.lineage));
         let lineages = lineages.filter(|(_, lineage)| *lineage != Lineage::default());
         let lineages: Vec<_> = lineages.collect();
-        let last = !lineages.is_empty() || !self.seats.is_empty();
+        let sections = self.roster.is_some();
+        let last = !lineages.is_empty() || !self.seats.is_empty() || sections;
         let more = !eventful.is_empty() || !self.forgotten.is_empty() || last;
         if replaced.is_empty() && !more {
             return;
@@ -97,9 +104,44 @@ impl MetaState {
             out.extend_from_slice(&log.to_le_bytes());
             lineage.encode(out);
         }
-        if !self.seats.is_empty() {
+        if !self.seats.is_empty() || sections {
             put_seats(out, &self.seats);
         }
+        self.put_members(out);
+    }
+
+    fn put_members(&self, out: &mut Vec<u8>) {
+        let Some(roster) = &self.roster else {
+            return;
+        };
+        put_section(out, ROSTER, |out| roster.encode(out));
+        let left = self.groups.iter();
+        let left = left.flat_map(|(group, it)| it.left.iter().map(move |peer| (*group, *peer)));
+        put_section(out, LEFT, |out| {
+            for (group, peer) in left {
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&peer.to_le_bytes());
+            }
+        });
+    }
+
+    fn read_section(&mut self, kind: u8, bytes: &[u8]) -> Result<(), CommandError> {
+        let mut reader = Reader::new(bytes);
+        match kind {
+            ROSTER => {
+                let roster = Roster::decode(reader.rest());
+                let roster = roster.map_err(|_| CommandError::Malformed("a roster"))?;
+                self.roster = Some(roster);
+            }
+            LEFT => {
+                while !reader.is_empty() {
+                    let (group, peer) = (reader.u32()?, reader.u64()?);
+                    self.history(group).left.insert(peer);
+                }
+            }
+            _ => return Err(CommandError::Malformed("an unknown section")),
+        }
+        Ok(())
     }
 
     /// The state that was captured, over `data_groups` groups.
@@ -165,8 +207,23 @@ impl MetaState {
         if !reader.is_empty() {
             state.seats = read_seats(&mut reader)?;
         }
+        while !reader.is_empty() {
+            let (kind, len) = (reader.u8()?, reader.u32()? as usize);
+            state.read_section(kind, reader.slice(len)?)?;
+        }
         reader.end()?;
         Ok(state)
+    }
+}
+
+fn put_section(out: &mut Vec<u8>, kind: u8, put: impl FnOnce(&mut Vec<u8>)) {
+    out.push(kind);
+    let at = out.len();
+    put_count(out, 0);
+    put(out);
+    let len = (out.len() - at - 4) as u32;
+    if let Some(field) = out.get_mut(at..at + 4) {
+        field.copy_from_slice(&len.to_le_bytes());
     }
 }
 

@@ -15,11 +15,19 @@
 //! 8 Answered   group u32, generation u32, peer u64, last_term u64, last_index u64, counts u8
 //! 9 Forget     node u32
 //! 10 Replace   node u32, order u32
+//! 11 Found     members u8 × (node u32, address u8 text)
+//! 12 Add       node u32, address u8 text, zone u8 text
+//! 13 Move      group u32, from u32, to u32
+//! 14 Moved     group u32, generation u32, from u32, to u32
+//! 15 Leave     node u32
+//! 16 Remove    node u32
 //! ```
+//!
+//! A text is a length and then so many bytes of UTF-8.
 
-use wire::vocabulary::Mode;
+use wire::{node::MAX_ROSTER_TEXT_BYTES, vocabulary::Mode};
 
-use super::{Answer, DeclareRequest, Lineage, MetaCommand, Open};
+use super::{Answer, DeclareRequest, Lineage, MemberCommand, MetaCommand, Open};
 use crate::state::{command::CommandError, reader::Reader};
 
 const VERSION: u8 = 1;
@@ -35,6 +43,12 @@ const COLLECT: u8 = 7;
 const ANSWERED: u8 = 8;
 const FORGET: u8 = 9;
 const REPLACE: u8 = 10;
+const FOUND: u8 = 11;
+const ADD: u8 = 12;
+const MOVE: u8 = 13;
+const MOVED: u8 = 14;
+const LEAVE: u8 = 15;
+const REMOVE: u8 = 16;
 
 impl MetaCommand {
     /// The command as bytes. A name longer than its 16-bit length (which
@@ -118,6 +132,7 @@ impl MetaCommand {
                 out.extend_from_slice(&node.to_le_bytes());
                 out.extend_from_slice(&order.to_le_bytes());
             }
+            MetaCommand::Members(command) => command.encode(&mut out),
         }
         out
     }
@@ -188,11 +203,94 @@ impl MetaCommand {
                 node: reader.u32()?,
                 order: reader.u32()?,
             },
+            FOUND..=REMOVE => MetaCommand::Members(MemberCommand::decode(kind, &mut reader)?),
             _ => return Err(CommandError::Malformed("unknown kind")),
         };
         reader.end()?;
         Ok(command)
     }
+}
+
+impl MemberCommand {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (kind, words) = match self {
+            MemberCommand::Found { members } => {
+                out.extend_from_slice(&[FOUND, VERSION, members.len().min(255) as u8]);
+                for (node, address) in members.iter().take(255) {
+                    out.extend_from_slice(&node.to_le_bytes());
+                    put_text(out, address);
+                }
+                return;
+            }
+            MemberCommand::Add { node, .. } => (ADD, vec![*node]),
+            MemberCommand::Move { group, from, to } => (MOVE, vec![*group, *from, *to]),
+            MemberCommand::Moved {
+                group,
+                generation,
+                from,
+                to,
+            } => (MOVED, vec![*group, *generation, *from, *to]),
+            MemberCommand::Leave { node } => (LEAVE, vec![*node]),
+            MemberCommand::Remove { node } => (REMOVE, vec![*node]),
+        };
+        out.extend_from_slice(&[kind, VERSION]);
+        for word in words {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        if let MemberCommand::Add { address, zone, .. } = self {
+            put_text(out, address);
+            put_text(out, zone);
+        }
+    }
+
+    fn decode(kind: u8, reader: &mut Reader<'_>) -> Result<Self, CommandError> {
+        Ok(match kind {
+            FOUND => {
+                let members = (0..reader.u8()?).map(|_| Ok((reader.u32()?, text(reader)?)));
+                let members: Result<_, CommandError> = members.collect();
+                MemberCommand::Found { members: members? }
+            }
+            ADD => MemberCommand::Add {
+                node: reader.u32()?,
+                address: text(reader)?,
+                zone: text(reader)?,
+            },
+            MOVE => MemberCommand::Move {
+                group: reader.u32()?,
+                from: reader.u32()?,
+                to: reader.u32()?,
+            },
+            MOVED => MemberCommand::Moved {
+                group: reader.u32()?,
+                generation: reader.u32()?,
+                from: reader.u32()?,
+                to: reader.u32()?,
+            },
+            LEAVE => MemberCommand::Leave {
+                node: reader.u32()?,
+            },
+            _ => MemberCommand::Remove {
+                node: reader.u32()?,
+            },
+        })
+    }
+}
+
+/// A text that is longer than its length can say is cut at a character.
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    let mut len = text.len().min(MAX_ROSTER_TEXT_BYTES);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    out.push(len as u8);
+    out.extend_from_slice(&text.as_bytes()[..len]);
+}
+
+fn text(reader: &mut Reader<'_>) -> Result<String, CommandError> {
+    let len = usize::from(reader.u8()?);
+    let text = std::str::from_utf8(reader.slice(len)?);
+    text.map(str::to_owned)
+        .map_err(|_| CommandError::Malformed("a text is not UTF-8"))
 }
 
 fn truth(byte: u8) -> Result<bool, CommandError> {

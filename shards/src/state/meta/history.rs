@@ -31,6 +31,8 @@ pub struct GroupHistory {
     pub harmed: BTreeSet<u64>,
     /// Replicas that joined this generation later and may vote in it.
     pub promoted: BTreeSet<u64>,
+    /// Replicas of nodes that have no part in the group any more.
+    pub left: BTreeSet<u64>,
     /// A recovery was ordered, and what it knows so far.
     pub collecting: Option<Collecting>,
 }
@@ -75,6 +77,7 @@ impl GroupHistory {
             replaced: BTreeMap::new(),
             harmed: BTreeSet::new(),
             promoted: BTreeSet::new(),
+            left: BTreeSet::new(),
             collecting: None,
         }
     }
@@ -86,10 +89,11 @@ impl GroupHistory {
 }
 
 impl MetaState {
-    /// Every replica that may have voted in the group's generation, in a cluster of
-    /// these nodes.
+    /// Every replica that may have voted in the group's generation and is in it still, in
+    /// a cluster founded by these nodes.
     pub fn voters_ever(&self, group: u32, nodes: &[u32]) -> BTreeSet<u64> {
-        let founders = nodes.iter().map(|node| peer_id(*node, FOUNDING_JOIN));
+        let founders = self.founders(nodes).iter();
+        let founders = founders.map(|node| peer_id(*node, FOUNDING_JOIN));
         let Some(history) = self.group(group) else {
             return founders.collect();
         };
@@ -98,6 +102,7 @@ impl MetaState {
             FIRST_GENERATION => voters.extend(founders),
             _ => voters.extend([history.newest_peer]),
         }
+        voters.retain(|peer| !history.left.contains(peer));
         voters
     }
 
@@ -121,9 +126,7 @@ impl MetaState {
         let loss = collecting.accepts_loss;
         let kept = |answer: &&Answer| answer.counts || loss || removed(Rule::R6Kept);
         let counting = answers.values().filter(kept);
-        let missing = self
-            .answers_needed(group, nodes, collecting)
-            .saturating_sub(counting.clone().count());
+        let missing = self.answers_missing(group, nodes, collecting, counting.clone());
         let longest = counting.max_by_key(|answer| {
             let node = Reverse(peer_node(answer.peer));
             match removed(Rule::R6Longest) {
@@ -140,7 +143,11 @@ impl MetaState {
             },
             Some(longest) if of_all && enough => Collected::Enough {
                 winner: longest.peer,
-                all: nodes.iter().all(|node| answers.contains_key(node)),
+                all: self
+                    .quorums(group, nodes)
+                    .iter()
+                    .flatten()
+                    .all(|node| answers.contains_key(node)),
             },
             _ => Collected::Waits {
                 of,
@@ -172,14 +179,38 @@ impl MetaState {
     }
 
     /// E - majority + 1 answers meet every majority. Where fewer ever voted in the
-    /// generation (it is still being rebuilt), all of those do, too.
-    fn answers_needed(&self, group: u32, nodes: &[u32], collecting: &Collecting) -> usize {
+    /// generation (it is still being rebuilt), all of those do, too. So it is of the
+    /// nodes that hold the group, and while one is shifted of those before as well: a
+    /// confirm was met among the ones or among the others.
+    fn answers_missing<'a>(
+        &self,
+        group: u32,
+        nodes: &[u32],
+        collecting: &Collecting,
+        counting: impl Iterator<Item = &'a Answer> + Clone,
+    ) -> usize {
+        let any = 1usize.saturating_sub(counting.clone().count());
         if collecting.accepts_loss {
-            return 1;
+            return any;
         }
-        let majority = nodes.len() / 2 + 1;
-        let meets = nodes.len() + 1 - majority;
-        meets.min(self.voters_ever(group, nodes).len()).max(1)
+        let voters = self.voters_ever(group, nodes);
+        let of_set = |set: Vec<u32>| {
+            let meets = set.len() + 1 - (set.len() / 2 + 1);
+            let voted = voters
+                .iter()
+                .filter(|peer| set.contains(&peer_node(**peer)));
+            let there = counting.clone();
+            let there = there.filter(|answer| set.contains(&peer_node(answer.peer)));
+            meets.min(voted.count()).saturating_sub(there.count())
+        };
+        let sets = self.quorums(group, nodes);
+        sets.into_iter().map(of_set).max().unwrap_or(0).max(any)
+    }
+
+    /// The replica of the group is neither retired nor did its node leave.
+    pub(super) fn counts(&self, group: u32, peer: u64) -> bool {
+        let history = self.group(group);
+        history.is_none_or(|it| !it.retired.contains(&peer) && !it.left.contains(&peer))
     }
 
     pub(super) fn history(&mut self, group: u32) -> &mut GroupHistory {
@@ -197,6 +228,11 @@ impl MetaState {
         }
         if self.is_former(retired_peer) {
             let reason = format!("the directory of peer {retired_peer:#x} was given up");
+            return MetaOutcome::Refused { reason };
+        }
+        if !self.has_part(group, peer_node(retired_peer)) {
+            let node = peer_node(retired_peer);
+            let reason = format!("node {node} has no part in group {group}");
             return MetaOutcome::Refused { reason };
         }
         let next_join = self.next_join;
@@ -234,9 +270,12 @@ impl MetaState {
     }
 
     pub(super) fn promoting(&mut self, group: u32, generation: u32, peer: u64) -> MetaOutcome {
+        let known = self.roster.as_ref();
+        let held = known.is_none_or(|it| it.is_holder(group, peer_node(peer)));
+        let counts = self.counts(group, peer);
         let history = self.history(group);
         let stopped = history.collecting.is_some() || history.generation != generation;
-        if stopped || history.retired.contains(&peer) {
+        if stopped || !counts || !held {
             let reason = format!("peer {peer:#x} of group {group} is not to vote any more");
             return MetaOutcome::Refused { reason };
         }
@@ -256,7 +295,10 @@ impl MetaState {
 
     /// An answer to an order that stands; the last of a node counts.
     pub(super) fn answered(&mut self, group: u32, generation: u32, answer: Answer) -> MetaOutcome {
-        let gone = self.forgotten.contains(&peer_node(answer.peer)) || self.is_former(answer.peer);
+        let node = peer_node(answer.peer);
+        let gone = self.forgotten.contains(&node)
+            || self.is_former(answer.peer)
+            || !self.has_part(group, node);
         let history = self.history(group);
         let current = history.generation == generation && !gone;
         match history.collecting.as_mut().filter(|_| current) {
@@ -313,7 +355,9 @@ impl MetaState {
         // Names of the ended generation mean nothing in the new one.
         history.replaced.clear();
         history.promoted.clear();
+        history.left.clear();
         history.collecting = None;
+        self.begin_with(group, new_peer);
         MetaOutcome::History { group }
     }
 

@@ -1,8 +1,8 @@
 //! Group 0: what the cluster knows of itself.
 //!
 //! Owns: queue declarations and where their partitions live, the opens of
-//! every node's logs, and each data group's generation, retired peer ids and
-//! the join numbers they come from.
+//! every node's logs, who belongs to the cluster, and each data group's holders,
+//! generation, retired peer ids and the join numbers they come from.
 //!
 //! Invariants:
 //! 1. The state depends on the commands applied alone.
@@ -19,6 +19,7 @@ mod capture;
 mod codec;
 mod groups;
 mod history;
+mod members;
 mod opens;
 mod placement;
 mod seats;
@@ -31,12 +32,13 @@ use std::{
     sync::Arc,
 };
 
-use wire::{limits::MAX_PARTITIONS, name::check_name, vocabulary::Mode};
+use wire::{limits::MAX_PARTITIONS, name::check_name, node::Roster, vocabulary::Mode};
 
 use self::placement::Placement;
 pub use self::{
     groups::Groups,
     history::{Answer, Collected, Collecting, GroupHistory},
+    members::{numbers, too_few, MemberCommand},
     opens::{Contradiction, Lineage, Open},
     seats::{is_nameless, is_vacant, nameless_peer, vacant_peer, Seat, Unseated},
     table::QueueTable,
@@ -151,6 +153,8 @@ pub enum MetaCommand {
         /// The order's own number: one that comes twice does nothing the second time.
         order: u32,
     },
+    /// About who belongs to the cluster, and which nodes hold which groups.
+    Members(MemberCommand),
 }
 
 /// What applying a command answered.
@@ -187,6 +191,8 @@ pub enum MetaOutcome {
     Vacated {
         node: u32,
     },
+    /// The roster changed.
+    Members,
     /// Not applied: the command contradicts what is known, or is not valid.
     Refused {
         reason: String,
@@ -205,8 +211,10 @@ pub struct MetaState {
     next_join: u64,
     /// Nodes that an operator gave up.
     forgotten: BTreeSet<u32>,
-    /// Nodes whose directory was given up.
+    /// Nodes whose directory was given up, or whose first one is to be made to join.
     seats: BTreeMap<u32, Seat>,
+    /// `None`: as the cluster was founded.
+    roster: Option<Roster>,
 }
 
 impl MetaState {
@@ -222,6 +230,7 @@ impl MetaState {
             next_join: FOUNDING_JOIN + 1,
             forgotten: BTreeSet::new(),
             seats: BTreeMap::new(),
+            roster: None,
         }
     }
 
@@ -259,6 +268,7 @@ impl MetaState {
             } => self.answered(*group, *generation, *answer),
             MetaCommand::Forget { node } => self.forget(*node),
             MetaCommand::Replace { node, order } => self.replace(*node, *order),
+            MetaCommand::Members(command) => self.on_members(command),
         }
     }
 

@@ -15,10 +15,7 @@ use std::{
     fmt,
 };
 
-use super::{
-    peer_id, peer_join, peer_node, GroupHistory, MetaOutcome, MetaState, FIRST_GENERATION,
-    FOUNDING_JOIN,
-};
+use super::{peer_id, peer_join, peer_node, MetaOutcome, MetaState};
 
 /// Join numbers from here on are no join numbers: group 0 counts up from 1.
 const NAMELESS: u64 = 1 << 39;
@@ -108,25 +105,6 @@ impl Seat {
     }
 }
 
-impl GroupHistory {
-    /// Names of the node's replicas that are not retired, in a cluster whose founders
-    /// have numbers.
-    fn names_of(&self, node: u32) -> BTreeSet<u64> {
-        let replaced = self.replaced.values().copied();
-        let mut names: BTreeSet<u64> = replaced
-            .chain(self.promoted.iter().copied())
-            .chain([self.newest_peer])
-            .collect();
-        if self.generation == FIRST_GENERATION {
-            names.insert(peer_id(node, FOUNDING_JOIN));
-        }
-        names.retain(|peer| {
-            peer_node(*peer) == node && !is_vacant(*peer) && !self.retired.contains(peer)
-        });
-        names
-    }
-}
-
 impl MetaState {
     /// Nodes that were replaced.
     pub fn seats(&self) -> &BTreeMap<u32, Seat> {
@@ -171,9 +149,10 @@ impl MetaState {
         if self.is_given_up_by(node, order) {
             return MetaOutcome::Noted;
         }
+        let founders = self.founders(&[node]).to_vec();
         for group in 0..=self.placement.groups() {
             let history = self.history(group);
-            for peer in history.names_of(node) {
+            for peer in history.names_of(node, &founders) {
                 history.retired.insert(peer);
                 history.harmed.insert(peer);
                 history.replaced.insert(peer, vacant_peer(node));
@@ -200,7 +179,7 @@ impl MetaState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::meta::{Lineage, MetaCommand, Open};
+    use crate::state::meta::{Lineage, MetaCommand, Open, FOUNDING_JOIN};
 
     const NODES: [u32; 3] = [1, 2, 3];
 
