@@ -312,7 +312,7 @@ async fn a_group_waits_for_a_node_that_is_gone_until_it_is_forgotten() {
     let two = ["cluster", "forget", "2", "--yes", "--force"];
     let one_too = ["cluster", "forget", "1", "--yes", "--force"];
     let (refused, too) = (said(&one.cli(&two)).1, said(&one.cli(&one_too)).1);
-    let words = "only 1 of the 3 founding nodes would be left";
+    let words = "only 1 of the 3 nodes would be left";
     assert!(
         refused.contains(words) || too.contains(words),
         "{refused}{too}"

@@ -45,24 +45,28 @@ impl<B: BatchBuffer> Engine<B> {
         let absent: Vec<u32> = self.absent.keys().copied().collect();
         for id in absent {
             if self.has_part(id) {
-                self.begin_again(id);
+                if let Some(recovered) = self.absent.remove(&id) {
+                    self.awaiting_recovery.insert(id, recovered);
+                }
             }
         }
+        self.ask_for_names();
     }
 
-    /// The node is to hold the group: its replica asks for a name.
-    fn begin_again(&mut self, id: u32) {
-        let Some(recovered) = self.absent.remove(&id) else {
-            return;
-        };
-        let rejoin = MetaCommand::Rejoin {
-            group: id,
-            retired_peer: recovered.state.peer.0,
-            harmed: true,
-        };
-        self.awaiting_recovery.insert(id, recovered);
-        self.outbound
-            .push((0, ShardMessage::AskMeta(Box::new(rejoin))));
+    /// Replicas without a name ask for one, again and again: shard 0 may have heard later
+    /// than this shard that the node is to hold the group.
+    fn ask_for_names(&mut self) {
+        let waiting = self.awaiting_recovery.iter();
+        let waiting = waiting.filter(|(id, _)| **id != GroupId::META.0);
+        let asks = waiting.map(|(id, recovered)| {
+            let rejoin = MetaCommand::Rejoin {
+                group: *id,
+                retired_peer: recovered.state.peer.0,
+                harmed: !recovered.state.keeps_reported,
+            };
+            (0, ShardMessage::AskMeta(Box::new(rejoin)))
+        });
+        self.outbound.extend(asks);
     }
 
     /// Nothing of the group is kept here any more.

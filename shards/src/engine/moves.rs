@@ -381,7 +381,7 @@ impl<B: BatchBuffer> Engine<B> {
             .map(|(node, count)| (count, node))
             .collect();
         let (least, to) = *held.iter().min()?;
-        let mut giving: Vec<(usize, u32)> = held.iter().copied().collect();
+        let mut giving = held.clone();
         giving.retain(|(count, _)| *count >= least + 2);
         giving.sort_unstable_by_key(|(count, node)| (std::cmp::Reverse(*count), *node));
         let goes = giving.into_iter().find_map(|(_, from)| {

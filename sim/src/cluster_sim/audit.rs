@@ -23,7 +23,7 @@ impl World {
     /// Waits until every node takes connections.
     pub(super) fn await_nodes(&mut self) -> Checked<()> {
         self.await_that("every node to serve", PATIENCE_MS, |world| {
-            let mut nodes = world.nodes.iter();
+            let mut nodes = world.nodes.iter().filter(|node| node.belongs);
             nodes.all(|node| node.accepts() && !node.latched)
         })
     }
@@ -95,8 +95,11 @@ impl World {
     pub(super) fn audit(&mut self) -> Checked<()> {
         self.note(format_args!("audit"));
         self.await_nodes()?;
-        let through = self.random.below(self.nodes.len() as u64) as usize;
-        for node in 0..self.nodes.len() {
+        let members: Vec<usize> = (0..self.nodes.len())
+            .filter(|node| self.nodes[*node].belongs)
+            .collect();
+        let through = self.random.pick(&members);
+        for node in members {
             self.disconnect(AUDITOR);
             self.audit_queues(node)?;
             if node == through {
@@ -288,7 +291,9 @@ impl World {
     /// Consumes all there is, until every partition is empty.
     pub(super) fn drain_queues(&mut self) -> Checked<()> {
         self.note(format_args!("drain"));
-        let node = self.random.below(self.nodes.len() as u64) as usize;
+        let members = (0..self.nodes.len()).filter(|node| self.nodes[*node].belongs);
+        let members: Vec<usize> = members.collect();
+        let node = self.random.pick(&members);
         let keys: Vec<Key> = self.journal.parts.keys().copied().collect();
         self.clients[AUDITOR].drains = true;
         let until_us = self.now_us + RECOVERY_US;

@@ -89,7 +89,12 @@ impl World {
             Effect::Output { conn } => self.want_output(node, conn),
             Effect::Close { conn } => self.close(node, conn),
             Effect::NodeOutput { node: peer } => self.want_node_output(node, index(peer)),
-            Effect::LogKnown { .. } | Effect::SeatKnown { .. } | Effect::RosterKnown(_) => {}
+            Effect::LogKnown { .. } | Effect::SeatKnown { .. } => {}
+            Effect::RosterKnown(roster) => self.roster_known(node, roster),
+            // It was removed, and not everybody knows it yet.
+            Effect::NodeRefused { node: peer, .. } if self.settings.reshapes => {
+                self.break_standing(node, index(peer), 2_000);
+            }
             Effect::NodeRefused { node: peer, reason } => {
                 return Err(format!("node {node} refuses {}: {reason}", index(peer)));
             }
@@ -298,6 +303,7 @@ impl World {
         self.note(format_args!("{node} notice {notice:?}"));
         match notice {
             Notice::Serving => self.nodes[node].serving = true,
+            Notice::MovedAway { .. } => self.counts.moves += 1,
             Notice::Latched { .. } => self.note_latched(node),
             Notice::BadRecord { .. } => return Err(format!("node {node}: {notice:?}")),
             Notice::Problem(text) if text.contains("not applied") || text.contains("encoded") => {

@@ -113,7 +113,9 @@ impl World {
             engine.is_some_and(Engine::memory_is_settled) && !node.disk.is_failing()
         };
         let groups = 0..=self.settings.data_groups;
-        self.nodes.iter().all(sound) && groups.into_iter().all(|group| self.is_whole(group))
+        let mut nodes = self.nodes.iter().filter(|node| node.belongs);
+        let sound = nodes.all(sound) && self.is_settled();
+        sound && groups.into_iter().all(|group| self.is_whole(group))
     }
 
     fn strike_partition(&mut self) {

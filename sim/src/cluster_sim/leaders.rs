@@ -104,7 +104,8 @@ impl World {
                 role.voters == leader.voters && leader.voters.contains(&role.peer.0)
             })
         };
-        leader.voters.len() == self.nodes.len() && (0..self.nodes.len()).all(votes)
+        let holders = self.holders_of(group);
+        leader.voters.len() == holders.len() && holders.into_iter().all(votes)
     }
 
     /// With nothing going wrong every group comes to the node whose turn it is.

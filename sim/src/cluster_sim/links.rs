@@ -51,6 +51,10 @@ impl World {
         if !there || !self.net.can_connect(node, peer) {
             return self.dial_later(node, peer);
         }
+        if !self.may_link(node, peer) {
+            self.tell_removed(node, peer);
+            return self.dial_later(node, peer);
+        }
         let epoch = self.net.connect(node, peer);
         self.note(format_args!("link {node} to {peer}: connection {epoch}"));
         for (end, other) in [(node, peer), (peer, node)] {

@@ -1,5 +1,6 @@
 //! Lives of a process: start, boot, latch and reopening, crash, power cut.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use shards::engine::{Boot, Engine, EngineConfig, Memory, ShardPlace};
@@ -32,8 +33,11 @@ impl World {
     }
 
     pub(super) fn start(&mut self, node: usize) -> Checked<()> {
-        if self.nodes[node].up || self.is_lost(node) {
+        if self.nodes[node].up || self.is_lost(node) || !self.nodes[node].belongs {
             return Ok(());
+        }
+        if self.nodes[node].seeded {
+            self.nodes[node].seed = self.some_member_beside(node);
         }
         let drift = self.settings.drift_ppm as i64;
         let drift_ppm = drift - self.random.below(2 * drift as u64 + 1) as i64;
@@ -138,6 +142,11 @@ impl World {
     fn engine_config(&mut self, node: usize) -> EngineConfig {
         let random = self.random.number();
         let sim = &self.nodes[node];
+        let listed = match sim.seeded {
+            true => BTreeSet::from([sim.seed, node]),
+            false => (0..self.settings.nodes).collect(),
+        };
+        let address = |it: &usize| (number(*it), format!("127.0.0.1:{}", 7500 + it));
         EngineConfig {
             shard: 0,
             node: number(node),
@@ -145,10 +154,8 @@ impl World {
             nonce: 1,
             lineage: shards::state::meta::Lineage::default(),
             joins: sim.joins,
-            nodes: (0..self.nodes.len()).map(number).collect(),
-            addresses: (0..self.nodes.len())
-                .map(|it| (number(it), format!("127.0.0.1:{}", 7500 + it)))
-                .collect(),
+            nodes: listed.iter().copied().map(number).collect(),
+            addresses: listed.iter().map(address).collect(),
             place: ShardPlace::spread(self.settings.data_groups, 1),
             start_wall_ms: sim.wall_ms(self.now_us),
             start_mono_ms: sim.mono_ms(self.now_us),
@@ -177,6 +184,7 @@ impl World {
         sim.latched = false;
         sim.turns = 0;
         sim.pieces.clear();
+        sim.roster = None;
         let names = sim.disk.list().unwrap_or_default();
         let there = sim.places.scan(&sim.disk, &names);
         self.journal.written_on(node, &there);

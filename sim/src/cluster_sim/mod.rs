@@ -20,7 +20,7 @@
 //!
 //! Modules: [`settings`] (what a run is made of), `world` (what happens when),
 //! `node`, `driver` and `lives` (a machine), `net` and `links` (between them),
-//! `faults`, `replacing` (a disk that is lost), `client`, `sending`, `receiving`, `traffic` (the clients),
+//! `faults`, `replacing` (a disk that is lost), `reshaping` (who belongs to the cluster), `client`, `sending`, `receiving`, `traffic` (the clients),
 //! `journal`, `leaders`, `issues` and `audit` (the oracle), [`directed`] (runs in which
 //! what goes wrong is arranged).
 
@@ -39,6 +39,7 @@ mod node;
 mod receiving;
 mod replacing;
 mod requests;
+mod reshaping;
 mod sending;
 pub mod settings;
 mod traffic;
@@ -155,15 +156,17 @@ impl World {
     fn lives(&mut self) -> Checked<()> {
         let line = format!("{:?}", self.settings);
         self.note(format_args!("{line}"));
-        for node in 0..self.nodes.len() {
+        for node in 0..self.settings.nodes {
             self.start_later(node, 20);
         }
         self.await_nodes()?;
         self.set_busy();
         self.plan_strike();
+        self.plan_reshaping();
         self.pass(self.settings.busy_ms)?;
         self.heal();
         self.await_replacement()?;
+        self.await_shape()?;
         self.await_answers()?;
         self.await_spread()?;
         for client in 0..self.clients.len() {
@@ -173,8 +176,10 @@ impl World {
         self.drain_queues()?;
         self.audit()?;
         for node in 0..self.nodes.len() {
-            self.crash(node);
-            self.start_later(node, 100);
+            if self.nodes[node].belongs {
+                self.crash(node);
+                self.start_later(node, 100);
+            }
         }
         self.audit()?;
         if self.settings.kinds.power_cut > 0 {
@@ -187,6 +192,9 @@ impl World {
     /// The power of all nodes goes: of one after the other, or at once.
     fn cut_all_power(&mut self) -> Checked<()> {
         for node in 0..self.nodes.len() {
+            if !self.nodes[node].belongs {
+                continue;
+            }
             if !self.settings.overlapping_cuts {
                 self.await_repair()?;
             }

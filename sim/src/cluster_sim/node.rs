@@ -1,9 +1,12 @@
 //! One node as the machine sees it: disk, clock, sockets, process.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use shards::engine::{ConnKey, Engine};
 use shards::log::{segment_name, CleanMarker, LogPosition, RecoveryReport};
+
+use wire::node::Roster;
 
 use super::issues::{Issues, Pieces};
 use crate::{record, Random, SimDisk, VecBuffer};
@@ -69,6 +72,13 @@ pub(super) struct Node {
     pub cookie: u64,
     /// The directory was made to join.
     pub joins: bool,
+    /// Its configuration lists itself and `seed` only.
+    pub seeded: bool,
+    pub seed: usize,
+    /// It is a member, and runs or should.
+    pub belongs: bool,
+    /// Who belongs to the cluster, as its driver was told last in this life.
+    pub roster: Option<Arc<Roster>>,
     pub engine: Option<Engine<VecBuffer>>,
     pub rebuilt: Option<Rebuilt>,
     pub sockets: BTreeMap<ConnKey, Socket>,
@@ -128,6 +138,10 @@ impl Node {
             boot_id: u128::from(random.number()) << 64 | 1,
             cookie: random.number(),
             joins: false,
+            seeded: false,
+            seed: 0,
+            belongs: true,
+            roster: None,
             engine: None,
             rebuilt: None,
             sockets: BTreeMap::new(),

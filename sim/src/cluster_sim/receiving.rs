@@ -215,6 +215,12 @@ impl World {
                 Ok(Answer::Queues(ids.collect()))
             }
             (Kind::Pong, Request::Ping) => Ok(Answer::Done),
+            (Kind::ClusterOrdered, Request::Reshape { added }) => {
+                if let Some(node) = added {
+                    self.added(node);
+                }
+                Ok(Answer::Done)
+            }
             (Kind::ClusterOrdered, Request::Replace { node }) => {
                 self.given_up(node);
                 Ok(Answer::Done)
@@ -270,7 +276,10 @@ impl World {
             _ => {}
         }
         // What the other side ended before may be told so.
-        let ended = matches!(request, Request::Unsubscribe { .. });
+        let ended = matches!(
+            request,
+            Request::Unsubscribe { .. } | Request::Reshape { .. }
+        );
         let told = !ended
             && matches!(
                 code,

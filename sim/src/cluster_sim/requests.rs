@@ -57,6 +57,11 @@ pub(super) enum Request {
     },
     List,
     Ping,
+    /// About who belongs to the cluster.
+    Reshape {
+        /// A node that is a member once it is answered.
+        added: Option<usize>,
+    },
     Replace {
         node: usize,
     },

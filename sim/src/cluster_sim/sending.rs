@@ -3,8 +3,9 @@
 use wire::{
     codec,
     message::{
-        Barrier, ClusterOrder, Credit, Declare, Frontiers, List, Locate, Peek, Ping, Publish,
-        QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, PUBLISH_DURABLE, SETTLE_CONFIRM,
+        Barrier, ClusterOrder, Credit, Declare, Extension, Frontiers, List, Locate, Peek, Ping,
+        Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, PUBLISH_DURABLE,
+        SETTLE_CONFIRM,
     },
     vocabulary::{ClusterAction, Mode, SettleKind},
 };
@@ -268,6 +269,49 @@ impl World {
             ..Default::default()
         };
         ask!(self, client, Request::Replace { node }, body)
+    }
+
+    pub(super) fn order_add(&mut self, client: usize, node: usize) -> u64 {
+        let address = format!("127.0.0.1:{}", 7500 + node);
+        let body = ClusterOrder {
+            action: ClusterAction::Add as u8,
+            node: number(node),
+            extensions: vec![Extension {
+                kind: Extension::ADDRESS,
+                bytes: address.into_bytes(),
+            }],
+            ..Default::default()
+        };
+        let added = Some(node);
+        ask!(self, client, Request::Reshape { added }, body)
+    }
+
+    pub(super) fn order_remove(&mut self, client: usize, node: usize) -> u64 {
+        let body = ClusterOrder {
+            action: ClusterAction::Remove as u8,
+            node: number(node),
+            ..Default::default()
+        };
+        ask!(self, client, Request::Reshape { added: None }, body)
+    }
+
+    pub(super) fn order_move(
+        &mut self,
+        client: usize,
+        group: u32,
+        (from, to): (usize, usize),
+    ) -> u64 {
+        let body = ClusterOrder {
+            action: ClusterAction::Move as u8,
+            node: number(from),
+            group,
+            extensions: vec![Extension {
+                kind: Extension::TO,
+                bytes: number(to).to_le_bytes().to_vec(),
+            }],
+            ..Default::default()
+        };
+        ask!(self, client, Request::Reshape { added: None }, body)
     }
 
     pub(super) fn ping(&mut self, client: usize) -> u64 {

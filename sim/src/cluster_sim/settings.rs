@@ -1,11 +1,12 @@
 //! What a run is made of: drawn from its seed, coloured by its scenario.
 
 use shards::log::{LogOptions, SyncMethod};
+use wire::node::MAX_MEMBERS;
 
 use crate::Random;
 
 /// Names of the scenarios a seed can be run in.
-pub const SCENARIOS: [&str; 9] = [
+pub const SCENARIOS: [&str; 10] = [
     "calm",
     "crash",
     "partition",
@@ -15,6 +16,7 @@ pub const SCENARIOS: [&str; 9] = [
     "blackout",
     "ruin",
     "replace",
+    "members",
 ];
 
 /// What goes wrong: the weights of the kinds of fault; 0 = never.
@@ -68,7 +70,12 @@ impl FaultKinds {
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Founders; each group has a replica on so many nodes.
     pub nodes: usize,
+    /// Nodes that may be added.
+    pub more: usize,
+    /// An operator adds, removes and moves.
+    pub reshapes: bool,
     pub data_groups: u32,
     pub clients: usize,
     /// How long clients act and faults strike, in simulated ms.
@@ -103,8 +110,14 @@ impl Settings {
         let blocks = random
             .pick(&[8, 32, 128])
             .max(4096 / u64::from(block_bytes));
+        let more = match scenario {
+            "members" if nodes > 1 => MAX_MEMBERS.saturating_sub(nodes),
+            _ => 0,
+        };
         let mut settings = Settings {
             nodes,
+            more,
+            reshapes: more > 0,
             data_groups: random.pick(&[1, 2, 2, 4]),
             clients: 2 + random.below(4) as usize,
             busy_ms: random.pick(&[500, 3_000, 10_000]),
@@ -131,11 +144,15 @@ impl Settings {
             drift_ppm: random.pick(&[0, 100, 20_000]),
             spread_after_ms: match scenario {
                 "calm" | "crash" | "replace" => 300,
+                "members" => random.pick(&[0, 300]),
                 _ => 0,
             },
         };
         if scenario == "calm" {
             settings.drift_ppm = 0;
+        }
+        if scenario == "members" {
+            settings.busy_ms = settings.busy_ms.max(3_000);
         }
         if scenario == "replace" {
             // The next disk is lost only when the last is made up for.
@@ -198,6 +215,15 @@ fn kinds_of(scenario: &str) -> FaultKinds {
             partition: 2,
             link_loss: 1,
             pause: 1,
+            ..none
+        },
+        "members" => FaultKinds {
+            crash: 6,
+            power_cut: 4,
+            partition: 3,
+            link_loss: 2,
+            pause: 1,
+            slow_disk: 1,
             ..none
         },
         "disk" => FaultKinds {

@@ -45,6 +45,8 @@ pub(super) enum Happening {
     End(Fault),
     /// An operator gives the lost directory of a node up, or asks again.
     GiveUp,
+    /// An operator changes who belongs to the cluster, or holds what.
+    Reshape,
 }
 
 /// What happens to a process.
@@ -102,6 +104,8 @@ pub(super) enum OnNode {
         pause_us: u64,
     },
     Replace,
+    /// It was removed from the cluster.
+    Removed,
     /// Once the engine serves, the log's amnesia is noted as settled.
     Amnesia {
         incarnation: u64,
@@ -154,6 +158,9 @@ pub struct Counts {
     pub latches: u64,
     pub link_losses: u64,
     pub replacements: u64,
+    pub removals: u64,
+    /// Replicas that went to another node, each as often as its last node dropped it.
+    pub moves: u64,
     /// Bodies between nodes that arrived.
     pub bodies: u64,
 }
@@ -163,9 +170,14 @@ const MOST_STEPS: u64 = 20_000_000;
 
 impl World {
     pub fn new(mut random: Random, settings: Settings) -> Self {
-        let nodes = (0..settings.nodes)
-            .map(|_| Node::new(&mut random, settings.log.block_bytes))
-            .collect();
+        let node = |number: usize| {
+            let mut node = Node::new(&mut random, settings.log.block_bytes);
+            if number >= settings.nodes {
+                (node.joins, node.seeded, node.belongs) = (true, true, false);
+            }
+            node
+        };
+        let nodes = (0..settings.nodes + settings.more).map(node).collect();
         let clients = (0..=settings.clients).map(|_| Client::new()).collect();
         World {
             now_us: 1_000_000,
@@ -300,6 +312,10 @@ impl World {
                 self.give_up();
                 Ok(())
             }
+            Happening::Reshape => {
+                self.reshape();
+                Ok(())
+            }
         }
     }
 
@@ -357,6 +373,10 @@ impl World {
             OnNode::Reopen { latch, pause_us } => self.reopen(node, latch, pause_us),
             OnNode::Replace => {
                 self.replace(node);
+                Ok(())
+            }
+            OnNode::Removed => {
+                self.removed(node);
                 Ok(())
             }
             OnNode::Amnesia { incarnation, ready } => {

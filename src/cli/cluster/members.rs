@@ -137,8 +137,11 @@ pub async fn remove(client: Client, mut out: Output, args: Remove) -> Result<(),
         .map_err(failed(what()))?;
     let start = Instant::now();
     loop {
-        // The node that is asked may be the one that goes.
-        let now = held(&client, node).await.map_err(failed(what()))?;
+        let now = held(&client, node).await.map_err(|error| {
+            Failure::Other(format!(
+                "node {node} is being removed, and how far that is could not be asked ({error}); if it was the node asked, it has gone: ask another one with `tidegate cluster status`"
+            ))
+        })?;
         if !now.is_member {
             break;
         }
