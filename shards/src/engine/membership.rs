@@ -61,6 +61,10 @@ impl<B: BatchBuffer> Engine<B> {
             slot.group.retire(retired, harmed);
             slot.replaced.insert(retired, new);
         }
+    }
+
+    /// A replica that waits for a name has one.
+    pub(super) fn take_name(&mut self, group: GroupId, (retired, new): (u64, u64)) {
         let waits = self.awaiting_recovery.get(&group.0);
         let waits = waits.is_some_and(|recovered| recovered.state.peer.0 == retired);
         if waits && !is_vacant(new) {

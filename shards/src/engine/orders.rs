@@ -478,7 +478,7 @@ fn is_done(state: &MetaState, command: &MetaCommand) -> bool {
             harmed,
             ..
         } => {
-            let named = history.replaced.contains_key(retired_peer);
+            let named = history.name_of(*retired_peer).is_some();
             named && (!harmed || history.harmed.contains(retired_peer))
         }
         MetaCommand::Promoting { peer, .. } => {

@@ -64,6 +64,9 @@ impl<B: BatchBuffer> Engine<B> {
         for (retired, new) in &history.replaced {
             let harmed = history.harmed.contains(retired);
             self.on_replaced(group, (*retired, *new), harmed);
+            if history.name_of(*retired).is_some() {
+                self.take_name(group, (*retired, *new));
+            }
         }
     }
 

@@ -24,15 +24,9 @@ const ASK_US: u64 = 400_000;
 const PATIENCE_MS: u64 = 120_000;
 
 impl World {
-    /// Nodes that belong to the cluster, by what any node knows.
-    fn newest_roster(&self) -> Option<Arc<Roster>> {
-        let rosters = self.nodes.iter().filter_map(|node| node.roster.as_ref());
-        rosters.max_by_key(|roster| roster.revision).cloned()
-    }
-
     /// Nodes whose replicas of a group there should be, by index.
     pub(super) fn holders_of(&self, group: u32) -> Vec<usize> {
-        match self.newest_roster() {
+        match &self.roster {
             Some(roster) => roster.holders(group).into_iter().map(index).collect(),
             None => (0..self.settings.nodes).collect(),
         }
@@ -47,7 +41,7 @@ impl World {
 
     /// Nothing is on its way from one node to another.
     pub(super) fn is_settled(&self) -> bool {
-        self.newest_roster().is_none_or(|roster| {
+        self.roster.as_ref().is_none_or(|roster| {
             let leaves = roster.members.values().any(|member| member.leaves);
             let known = |node: &Node| node.roster.as_ref().map(|it| it.revision);
             let mut nodes = self.nodes.iter().filter(|node| node.belongs);
@@ -86,7 +80,8 @@ impl World {
                 let from = self.random.pick(&holders);
                 // Called back now and then.
                 let to = match self
-                    .newest_roster()
+                    .roster
+                    .as_ref()
                     .and_then(|it| it.shifts.get(&group).copied())
                 {
                     Some(shift) if self.random.chance(1, 4) => index(shift.from),
@@ -117,12 +112,17 @@ impl World {
             return;
         }
         sim.roster = Some(roster.clone());
+        // One that starts may be behind.
+        let known = self.roster.as_ref().map_or(0, |it| it.revision);
+        if known <= roster.revision {
+            self.roster = Some(roster.clone());
+        }
         if !roster.members.contains_key(&number(node)) {
             return self.plan_on(node, 1, OnNode::Removed);
         }
         for other in roster.members.keys().map(|other| index(*other)) {
             // It may be known here before its own node was told.
-            if other >= self.settings.nodes {
+            if known <= roster.revision {
                 self.added(other);
             }
         }
@@ -148,7 +148,7 @@ impl World {
     pub(super) fn tell_removed(&mut self, a: usize, b: usize) {
         for (told, by) in [(a, b), (b, a)] {
             // What is behind may speak of an earlier life of the same number.
-            let newest = self.newest_roster().map(|it| it.revision);
+            let newest = self.roster.as_ref().map(|it| it.revision);
             let roster = self.nodes[by].roster.as_ref();
             let roster = roster.filter(|it| Some(it.revision) == newest);
             if roster.is_some_and(|it| it.former.contains(&number(told))) {
@@ -182,6 +182,6 @@ impl World {
         let done = self.await_that("every replica in its place", PATIENCE_MS, |world| {
             world.is_settled() && groups.clone().all(|group| world.is_whole(group))
         });
-        done.map_err(|error| format!("{error}; {:?}", self.newest_roster()))
+        done.map_err(|error| format!("{error}; {:?}", self.roster))
     }
 }

@@ -4,11 +4,12 @@
 //! Everything that happens is in one queue, ordered by time and then by when
 //! it was planned. All chance comes from one generator: a seed is a run.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use shards::engine::{ConnKey, ReadFile};
 use shards::log::{IoFailure, LatchRecord};
 use shards::store::{StoreDone, StoreJob};
+use wire::node::Roster;
 
 use super::{
     client::Client, faults::Fault, journal::Journal, leaders::Leaders, net::Net, node::Node,
@@ -139,6 +140,8 @@ pub(super) struct World {
     pub busy: bool,
     pub counts: Counts,
     pub leaders: Leaders,
+    /// The newest that any node knew.
+    pub roster: Option<Arc<Roster>>,
     /// A node whose directory is lost and not given up yet.
     pub lost: Option<Lost>,
     /// For how long processes stood still, in all.
@@ -193,6 +196,7 @@ impl World {
             counts: Counts::default(),
             settings,
             leaders: Leaders::default(),
+            roster: None,
             lost: None,
             paused_us: 0,
             asked_us: 0,

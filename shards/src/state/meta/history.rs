@@ -82,6 +82,12 @@ impl GroupHistory {
         }
     }
 
+    /// The name that replaces a retired one, and has not left the group since.
+    pub fn name_of(&self, retired: u64) -> Option<u64> {
+        let new = self.replaced.get(&retired).copied();
+        new.filter(|new| !self.left.contains(new))
+    }
+
     /// Something that a capture's last part has to tell.
     pub(super) fn is_eventful(&self) -> bool {
         !self.promoted.is_empty() || !self.harmed.is_empty() || self.collecting.is_some()
@@ -240,7 +246,7 @@ impl MetaState {
         if harmed {
             history.harmed.insert(retired_peer);
         }
-        if let Some(new_peer) = history.replaced.get(&retired_peer).copied() {
+        if let Some(new_peer) = history.name_of(retired_peer) {
             return MetaOutcome::Replaced { new_peer };
         }
         let again = removed(Rule::JoinNumbers);
