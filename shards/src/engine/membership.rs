@@ -118,7 +118,9 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let members = slot.group.members();
         let mut all = members.voters.iter().chain(&members.learners);
-        let mut gone = || all.any(|peer| !roster.is_holder(id, PeerId(*peer).node()));
+        let mut gone = || {
+            all.any(|peer| slot.left.contains(peer) || !roster.is_holder(id, PeerId(*peer).node()))
+        };
         slot.leads() && (roster.shifts.contains_key(&id) || gone())
     }
 
@@ -253,11 +255,10 @@ fn next_step(slot: &mut GroupSlot, target: &Target, others: bool) -> Option<Next
         let mut peers = peers.iter().copied();
         peers.find(|peer| PeerId(*peer).node() == node)
     };
-    let is_held = |peer: &u64| {
-        let holders = target.holders.as_ref();
-        holders.is_none_or(|holders| holders.contains(&PeerId(*peer).node()))
-    };
-    let leaver = voters.iter().copied().find(|peer| !is_held(peer));
+    let leaver = voters
+        .iter()
+        .copied()
+        .find(|peer| is_astray(slot, target, *peer));
     let remove = |peer| {
         if PeerId(peer).node() == target.own {
             return Some(Next::HandOver);
@@ -307,14 +308,18 @@ fn unwanted(slot: &GroupSlot, target: &Target) -> Option<MembershipChange> {
     let members = slot.group.members();
     let retired = slot.replaced.keys().copied();
     let mut retired = retired.filter(|peer| members.contains(*peer));
-    let astray = |peer: &&u64| {
-        let holders = target.holders.as_ref();
-        holders.is_some_and(|holders| !holders.contains(&PeerId(**peer).node()))
-    };
-    let mut astray = members.learners.iter().filter(astray).copied();
+    let learners = members.learners.iter().copied();
+    let mut astray = learners.filter(|peer| is_astray(slot, target, *peer));
     let peer = retired.next().or_else(|| astray.next())?;
     let step = MembershipStep::Remove;
     Some(MembershipChange { step, peer })
+}
+
+/// Its node is not to hold the group, or is to under another name.
+fn is_astray(slot: &GroupSlot, target: &Target, peer: u64) -> bool {
+    let holders = target.holders.as_ref();
+    let held = holders.is_none_or(|holders| holders.contains(&PeerId(peer).node()));
+    !held || slot.left.contains(&peer)
 }
 
 /// A replica with a name that is to join.

@@ -89,7 +89,14 @@ impl World {
             Effect::Output { conn } => self.want_output(node, conn),
             Effect::Close { conn } => self.close(node, conn),
             Effect::NodeOutput { node: peer } => self.want_node_output(node, index(peer)),
-            Effect::LogKnown { .. } | Effect::SeatKnown { .. } => {}
+            Effect::LogKnown { .. } => {}
+            Effect::SeatKnown { node: of, seat } => {
+                self.nodes[node].seats.insert(of, *seat);
+                let peer = index(of);
+                if self.settings.reshapes && peer != node && !self.may_link(node, peer) {
+                    self.break_standing(node, peer, 2_000);
+                }
+            }
             Effect::RosterKnown(roster) => self.roster_known(node, roster),
             // It was removed, and not everybody knows it yet.
             Effect::NodeRefused { node: peer, .. } if self.settings.reshapes => {

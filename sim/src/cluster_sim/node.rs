@@ -6,6 +6,7 @@ use std::sync::Arc;
 use shards::engine::{ConnKey, Engine};
 use shards::log::{segment_name, CleanMarker, LogPosition, RecoveryReport};
 
+use shards::state::meta::Seat;
 use wire::node::Roster;
 
 use super::issues::{Issues, Pieces};
@@ -79,6 +80,8 @@ pub(super) struct Node {
     pub belongs: bool,
     /// Who belongs to the cluster, as its driver was told last in this life.
     pub roster: Option<Arc<Roster>>,
+    /// Whose directory may be a node's, as it was told last.
+    pub seats: BTreeMap<u32, Seat>,
     pub engine: Option<Engine<VecBuffer>>,
     pub rebuilt: Option<Rebuilt>,
     pub sockets: BTreeMap<ConnKey, Socket>,
@@ -142,6 +145,7 @@ impl Node {
             seed: 0,
             belongs: true,
             roster: None,
+            seats: BTreeMap::new(),
             engine: None,
             rebuilt: None,
             sockets: BTreeMap::new(),

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use shards::state::meta::Seat;
 use wire::node::Roster;
 
 use super::{
@@ -141,7 +142,16 @@ impl World {
             None if self.nodes[a].seeded => b == self.nodes[a].seed,
             None => b < self.settings.nodes,
         };
-        takes(a, b) && takes(b, a)
+        takes(a, b) && takes(b, a) && self.is_seated(a, b) && self.is_seated(b, a)
+    }
+
+    /// Whether `by` takes the other's directory for its node's.
+    fn is_seated(&self, told: usize, by: usize) -> bool {
+        let (sim, node) = (&self.nodes[told], number(told));
+        let seat = self.nodes[by].seats.get(&node);
+        let cookie = if sim.joins { sim.cookie } else { 1 };
+        let admits = |seat: &Seat| seat.admits(node, cookie, sim.joins).is_ok();
+        !self.settings.reshapes || seat.is_none_or(admits)
     }
 
     /// One of them was removed, and the other tells it.
@@ -151,7 +161,10 @@ impl World {
             let newest = self.roster.as_ref().map(|it| it.revision);
             let roster = self.nodes[by].roster.as_ref();
             let roster = roster.filter(|it| Some(it.revision) == newest);
-            if roster.is_some_and(|it| it.former.contains(&number(told))) {
+            let gone = |it: &Arc<Roster>| it.former.contains(&number(told));
+            // Or it was added again since, and this is the directory that it had before.
+            let old = || !self.is_seated(told, by);
+            if roster.is_some_and(|it| gone(it) || old()) {
                 self.plan_on(told, 1, OnNode::Removed);
             }
         }
@@ -168,9 +181,14 @@ impl World {
         (sim.disk, sim.data, sim.boot_disk) = (disk, data, boot_disk);
         (sim.cookie, sim.joins, sim.seeded) = (cookie, true, true);
         (sim.belongs, sim.roster) = (false, None);
+        sim.seats.clear();
         sim.markers.clear();
         sim.places = Places::default();
         self.counts.removals += 1;
+        let member = |it: &Arc<Roster>| it.members.contains_key(&number(node));
+        if self.roster.as_ref().is_some_and(member) {
+            self.added(node);
+        }
     }
 
     /// Everything is where it should be.

@@ -114,6 +114,7 @@ impl Settings {
             "members" if nodes > 1 => MAX_MEMBERS.saturating_sub(nodes),
             _ => 0,
         };
+        let upheaval = scenario == "members" && random.chance(1, 2);
         let mut settings = Settings {
             nodes,
             more,
@@ -123,7 +124,7 @@ impl Settings {
             busy_ms: random.pick(&[500, 3_000, 10_000]),
             fault_every_ms: random.pick(&[100, 400, 1_500]),
             kinds: kinds_of(scenario),
-            overlapping_cuts: nodes == 1 || scenario == "blackout" || scenario == "ruin",
+            overlapping_cuts: nodes == 1 || matches!(scenario, "blackout" | "ruin") || upheaval,
             durable_only: scenario == "blackout",
             lease_ms: random.pick(&[(100, 400), (200, 30_000), (30_000, 30_000)]),
             log: LogOptions {
