@@ -49,6 +49,7 @@ impl World {
             let links = self.clients.iter().filter_map(|c| c.link.as_ref());
             let pending: Vec<_> = links
                 .flat_map(|link| link.pending.values())
+                .filter(|(request, _)| !matches!(request, Request::Settle { confirm: false, .. }))
                 .take(3)
                 .collect();
             format!("{error}; {pending:?}")

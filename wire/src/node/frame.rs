@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_header_is_these_bytes() {
-        let mut expected = b"TDGN\x04\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
+        let mut expected = b"TDGN\x05\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
         expected.extend_from_slice(&[5, 0, 0, 0, 2, 0, 0, 0]);
         expected.extend_from_slice(&[7; 16]);
         assert_eq!(HEADER.encode().as_slice(), expected);
