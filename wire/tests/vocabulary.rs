@@ -27,7 +27,7 @@ fn one_byte_words_accept_exactly_their_numbers() {
         let role = ReplicaRole::from_raw(raw).map(|word| word as u8);
         assert_eq!(role, known(raw, 5));
         let action = ClusterAction::from_raw(raw).map(|word| word as u8);
-        assert_eq!(action, known(raw, 5));
+        assert_eq!(action, known(raw, 8));
     }
     for raw in 0..=u16::MAX {
         let expected = (1..=23).contains(&raw).then_some(raw);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use shards::state::meta::Seat;
+use shards::state::meta::Unseated;
 use wire::node::Roster;
 
 use super::{
@@ -35,7 +35,12 @@ impl World {
 
     /// Another node that belongs to the cluster, which one that joins asks first.
     pub(super) fn some_member_beside(&mut self, node: usize) -> usize {
-        let others = (0..self.nodes.len()).filter(|it| *it != node && self.nodes[*it].belongs);
+        // Two that join and ask each other would wait for ever.
+        let knows = |it: usize| {
+            let sim = &self.nodes[it];
+            sim.belongs && (!sim.seeded || sim.roster.is_some())
+        };
+        let others = (0..self.nodes.len()).filter(|it| *it != node && knows(*it));
         let others: Vec<usize> = others.collect();
         self.random.pick(&others)
     }
@@ -147,11 +152,14 @@ impl World {
 
     /// Whether `by` takes the other's directory for its node's.
     fn is_seated(&self, told: usize, by: usize) -> bool {
+        !self.settings.reshapes || self.admitted(told, by).is_ok()
+    }
+
+    fn admitted(&self, told: usize, by: usize) -> Result<(), Unseated> {
         let (sim, node) = (&self.nodes[told], number(told));
-        let seat = self.nodes[by].seats.get(&node);
         let cookie = if sim.joins { sim.cookie } else { 1 };
-        let admits = |seat: &Seat| seat.admits(node, cookie, sim.joins).is_ok();
-        !self.settings.reshapes || seat.is_none_or(admits)
+        let seat = self.nodes[by].seats.get(&node);
+        seat.map_or(Ok(()), |seat| seat.admits(node, cookie, sim.joins))
     }
 
     /// One of them was removed, and the other tells it.
@@ -163,7 +171,7 @@ impl World {
             let roster = roster.filter(|it| Some(it.revision) == newest);
             let gone = |it: &Arc<Roster>| it.former.contains(&number(told));
             // Or it was added again since, and this is the directory that it had before.
-            let old = || !self.is_seated(told, by);
+            let old = || self.admitted(told, by) == Err(Unseated::GivenUp);
             if roster.is_some_and(|it| gone(it) || old()) {
                 self.plan_on(told, 1, OnNode::Removed);
             }
