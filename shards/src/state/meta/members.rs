@@ -358,3 +358,215 @@ pub fn numbers(nodes: &[u32]) -> String {
     let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
     nodes.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::meta::{Answer, Collected, MetaCommand};
+
+    const NODES: [u32; 3] = [1, 2, 3];
+
+    fn founder(node: u32) -> u64 {
+        peer_id(node, FOUNDING_JOIN)
+    }
+
+    fn order(state: &mut MetaState, command: MemberCommand) -> MetaOutcome {
+        state.apply(&MetaCommand::Members(command))
+    }
+
+    fn add(state: &mut MetaState, node: u32) -> MetaOutcome {
+        let address = format!("127.0.0.1:{}", 7500 + node);
+        let zone = String::new();
+        order(
+            state,
+            MemberCommand::Add {
+                node,
+                address,
+                zone,
+            },
+        )
+    }
+
+    fn shift(state: &mut MetaState, group: u32, from: u32, to: u32) -> MetaOutcome {
+        order(state, MemberCommand::Move { group, from, to })
+    }
+
+    fn is_refused(outcome: &MetaOutcome) -> bool {
+        matches!(outcome, MetaOutcome::Refused { .. })
+    }
+
+    /// Three founders and node 4, which has a name in group 1 if it holds it.
+    fn founded() -> MetaState {
+        let mut state = MetaState::new(4);
+        let address = |node: u32| (node, format!("127.0.0.1:{}", 7500 + node));
+        let members = NODES.map(address).to_vec();
+        assert!(is_refused(&add(&mut state, 4)), "who founded it?");
+        order(&mut state, MemberCommand::Found { members });
+        assert_eq!(add(&mut state, 4), MetaOutcome::Members);
+        assert_eq!(add(&mut state, 4), MetaOutcome::Noted);
+        state
+    }
+
+    fn rejoin(state: &mut MetaState, group: u32) -> MetaOutcome {
+        state.apply(&MetaCommand::Rejoin {
+            group,
+            retired_peer: nameless_peer(4, 40),
+            harmed: true,
+        })
+    }
+
+    fn named(state: &mut MetaState, group: u32) -> u64 {
+        match rejoin(state, group) {
+            MetaOutcome::Replaced { new_peer } => new_peer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn promoting(state: &mut MetaState, peer: u64) -> MetaOutcome {
+        state.apply(&MetaCommand::Promoting {
+            group: 1,
+            generation: 1,
+            peer,
+        })
+    }
+
+    fn moved(state: &mut MetaState) -> MetaOutcome {
+        let (group, generation, from, to) = (1, 1, 3, 4);
+        order(
+            state,
+            MemberCommand::Moved {
+                group,
+                generation,
+                from,
+                to,
+            },
+        )
+    }
+
+    #[test]
+    fn a_node_has_names_where_it_has_a_part_and_nowhere_else() {
+        let mut state = founded();
+        assert!(is_refused(&rejoin(&mut state, 1)));
+        let in_group_0 = named(&mut state, 0);
+        assert_eq!(peer_node(in_group_0), 4);
+        shift(&mut state, 1, 3, 4);
+        let new = named(&mut state, 1);
+        assert_eq!(state.holders(1, &[]), [1, 2, 4]);
+        assert_eq!(state.holders(2, &[]), NODES);
+        assert!(!state.trusted(1, &NODES).contains(&new));
+        assert!(state.trusted(1, &NODES).contains(&founder(3)));
+        assert_eq!(
+            promoting(&mut state, new),
+            MetaOutcome::History { group: 1 }
+        );
+        assert_eq!(moved(&mut state), MetaOutcome::Members);
+        let trusted = state.trusted(1, &NODES);
+        assert_eq!(trusted, BTreeSet::from([founder(1), founder(2), new]));
+        // Node 3 has left: it may come back under another name only.
+        assert!(is_refused(&promoting(&mut state, founder(3))));
+        assert_eq!(moved(&mut state), MetaOutcome::Noted);
+    }
+
+    #[test]
+    fn one_shift_of_a_group_at_a_time_and_it_is_called_back_before_the_new_one_may_vote() {
+        let mut state = founded();
+        add(&mut state, 5);
+        assert_eq!(shift(&mut state, 1, 3, 4), MetaOutcome::Members);
+        assert_eq!(shift(&mut state, 1, 3, 4), MetaOutcome::Noted);
+        assert!(is_refused(&shift(&mut state, 1, 2, 5)));
+        assert!(is_refused(&shift(&mut state, 1, 1, 2)));
+        assert!(is_refused(&shift(&mut state, 0, 1, 4)));
+        assert!(is_refused(&shift(&mut state, 1, 1, 9)));
+        let first = named(&mut state, 1);
+        assert_eq!(shift(&mut state, 1, 4, 3), MetaOutcome::Members);
+        assert_eq!(state.holders(1, &[]), NODES);
+        assert!(is_refused(&promoting(&mut state, first)));
+        // Under another name the next time.
+        shift(&mut state, 1, 3, 4);
+        let second = named(&mut state, 1);
+        assert_ne!(first, second);
+        promoting(&mut state, second);
+        assert!(is_refused(&shift(&mut state, 1, 4, 3)), "it may vote");
+    }
+
+    /// A confirm was met among the holders, or among those before: answers that would be
+    /// enough for the one and not for the other are not enough.
+    #[test]
+    fn a_recovery_in_the_middle_of_a_shift_needs_answers_for_both_sets() {
+        let mut state = founded();
+        shift(&mut state, 1, 3, 4);
+        let new = named(&mut state, 1);
+        promoting(&mut state, new);
+        state.apply(&MetaCommand::Collect {
+            group: 1,
+            generation: 1,
+            accepts_loss: false,
+        });
+        // All but node 2 lost their memory.
+        let mut answers = Vec::new();
+        for peer in [founder(1), founder(3), new] {
+            let rejoined = state.apply(&MetaCommand::Rejoin {
+                group: 1,
+                retired_peer: peer,
+                harmed: false,
+            });
+            let MetaOutcome::Replaced { new_peer } = rejoined else {
+                panic!("{rejoined:?}");
+            };
+            answers.push(new_peer);
+        }
+        let mut answer = |peer| {
+            let answer = Answer {
+                peer,
+                last_term: 1,
+                last_index: 1,
+                counts: true,
+            };
+            state.apply(&MetaCommand::Answered {
+                group: 1,
+                generation: 1,
+                answer,
+            });
+            state.collected(1, &NODES)
+        };
+        answer(founder(2));
+        let waits = answer(answers[1]);
+        assert!(matches!(waits, Some(Collected::Waits { counting: 1, .. })));
+        let enough = answer(answers[2]);
+        assert!(matches!(enough, Some(Collected::Enough { .. })));
+    }
+
+    #[test]
+    fn a_node_is_removed_when_it_holds_nothing_and_its_directory_never_comes_back() {
+        let mut state = founded();
+        let leave = |node| MemberCommand::Leave { node };
+        let remove = |node| MemberCommand::Remove { node };
+        assert_eq!(order(&mut state, leave(3)), MetaOutcome::Members);
+        assert!(is_refused(&order(&mut state, leave(2))), "3 have to stay");
+        assert!(is_refused(&order(&mut state, remove(3))), "it holds groups");
+        for group in 1..=4 {
+            shift(&mut state, group, 3, 4);
+            let (generation, from, to) = (1, 3, 4);
+            order(
+                &mut state,
+                MemberCommand::Moved {
+                    group,
+                    generation,
+                    from,
+                    to,
+                },
+            );
+        }
+        assert_eq!(order(&mut state, remove(3)), MetaOutcome::Members);
+        assert!(!state.trusted(0, &NODES).contains(&founder(3)));
+        add(&mut state, 3);
+        let seat = &state.seats()[&3];
+        assert!(seat.admits(3, 33, true).is_ok());
+        assert!(seat.admits(3, 33, false).is_err());
+        let mut bytes = Vec::new();
+        state.capture(&mut bytes);
+        let mut again = Vec::new();
+        MetaState::restore(4, &bytes).unwrap().capture(&mut again);
+        assert_eq!(bytes, again);
+    }
+}

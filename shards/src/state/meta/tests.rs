@@ -269,6 +269,34 @@ fn a_recovery_raises_the_generation_and_never_reuses_a_peer_id() {
     assert!(state.is_retired(2, new) && state.is_retired(2, old));
 }
 
+fn any_member_command() -> impl Strategy<Value = MemberCommand> {
+    let node = || 0..7u32;
+    let members = proptest::collection::vec((node(), "[a-z]{0,4}"), 0..6);
+    prop_oneof![
+        members.prop_map(|members| MemberCommand::Found { members }),
+        (node(), "[a-z]{0,4}", ".{0,8}").prop_map(|(node, address, zone)| MemberCommand::Add {
+            node,
+            address,
+            zone,
+        }),
+        (0..8u32, node(), node()).prop_map(|(group, from, to)| MemberCommand::Move {
+            group,
+            from,
+            to
+        }),
+        (0..8u32, 1..3u32, node(), node()).prop_map(|(group, generation, from, to)| {
+            MemberCommand::Moved {
+                group,
+                generation,
+                from,
+                to,
+            }
+        }),
+        node().prop_map(|node| MemberCommand::Leave { node }),
+        node().prop_map(|node| MemberCommand::Remove { node }),
+    ]
+}
+
 fn any_command() -> impl Strategy<Value = MetaCommand> {
     let mode = proptest::option::of(proptest::sample::select(&Mode::ALL[..]));
     let option = proptest::option::of::<proptest::arbitrary::StrategyFor<u8>>;
@@ -328,6 +356,7 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
             }
         ),
         (0..4u32, any::<u32>()).prop_map(|(node, order)| MetaCommand::Replace { node, order }),
+        any_member_command().prop_map(MetaCommand::Members),
     ]
 }
 
@@ -344,7 +373,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_decode_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..64), kind in 0u8..12) {
+    fn no_bytes_make_decode_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..64), kind in 0u8..18) {
         if let Some(first) = bytes.first_mut() {
             *first = kind;
         }
@@ -373,5 +402,16 @@ proptest! {
         prop_assert_eq!(one.next_join_number(), two.next_join_number());
         prop_assert_eq!(&one.opens, &two.opens);
         prop_assert_eq!(&one.groups, &two.groups);
+        prop_assert_eq!(&one.roster, &two.roster);
+        if let Some(roster) = &one.roster {
+            for group in 1..=6 {
+                prop_assert_eq!(roster.holders(group).len(), roster.copies());
+            }
+        }
+        let mut bytes = Vec::new();
+        one.capture(&mut bytes);
+        let mut again = Vec::new();
+        MetaState::restore(6, &bytes).unwrap().capture(&mut again);
+        prop_assert_eq!(bytes, again);
     }
 }
