@@ -168,8 +168,6 @@ rules! {
     /// While a replica goes to another node a recovery needs enough answers without the one
     /// and without the other.
     ShiftQuorums = "shift-quorums",
-    /// That a replica has gone is said once the new one's vote is durable on a majority.
-    MovedSettled = "moved-settled",
     /// R5: a change of membership takes effect once it is durable.
     ConfDurable = "conf-durable",
     /// A group's replica is taken for weakened at boot if the entry is in its log at all.

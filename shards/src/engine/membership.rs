@@ -164,9 +164,7 @@ impl<B: BatchBuffer> Engine<B> {
             self.demand_of(id);
         }
         match next {
-            Some(Next::Gone(shift)) if settled || removed(Rule::MovedSettled) => {
-                self.say_gone(id, shift);
-            }
+            Some(Next::Gone(shift)) if settled => self.say_gone(id, shift),
             Some(Next::Step(change)) if one_at_a_time => self.take_step(id, change),
             Some(Next::HandOver) => self.hand_away(id),
             Some(Next::Announce(peer)) => self.announce_voter(id, peer),

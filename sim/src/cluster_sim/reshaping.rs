@@ -193,6 +193,14 @@ impl World {
         sim.markers.clear();
         sim.places = Places::default();
         self.counts.removals += 1;
+        // Who has nobody else to ask is told to ask another.
+        for other in 0..self.nodes.len() {
+            let sim = &self.nodes[other];
+            if sim.up && sim.seeded && sim.seed == node && sim.roster.is_none() {
+                self.crash(other);
+                self.start_later(other, 500);
+            }
+        }
         let member = |it: &Arc<Roster>| it.members.contains_key(&number(node));
         if self.roster.as_ref().is_some_and(member) {
             self.added(node);
