@@ -45,6 +45,14 @@ impl World {
         self.random.pick(&others)
     }
 
+    /// A member that does not hold what these do.
+    fn some_other_holder(&mut self, holders: &[usize]) -> Option<usize> {
+        let roster = self.roster.as_ref()?;
+        let members = roster.members.keys().map(|node| index(*node));
+        let free: Vec<usize> = members.filter(|it| !holders.contains(it)).collect();
+        (!free.is_empty()).then(|| self.random.pick(&free))
+    }
+
     /// Nothing is on its way from one node to another.
     pub(super) fn is_settled(&self) -> bool {
         self.roster.as_ref().is_none_or(|roster| {
@@ -91,7 +99,7 @@ impl World {
                     .and_then(|it| it.shifts.get(&group).copied())
                 {
                     Some(shift) if self.random.chance(1, 4) => index(shift.from),
-                    _ => node,
+                    _ => self.some_other_holder(&holders).unwrap_or(node),
                 };
                 self.order_move(OPERATOR, group, (from, to))
             }

@@ -153,7 +153,8 @@ impl Settings {
             settings.drift_ppm = 0;
         }
         if scenario == "members" {
-            settings.busy_ms = settings.busy_ms.max(3_000);
+            settings.busy_ms = 10_000;
+            settings.fault_every_ms = settings.fault_every_ms.max(400);
         }
         if scenario == "replace" {
             // The next disk is lost only when the last is made up for.
