@@ -188,6 +188,8 @@ rules! {
     R6Sync = "r6-sync",
     /// The longest history is the one that goes on.
     R6Longest = "r6-longest",
+    /// While a new generation is on fewer than a majority, others keep what they have.
+    R6KeepCopies = "r6-keep-copies",
     /// Frames of an ended generation are refused.
     R6Generation = "r6-generation",
 

@@ -77,3 +77,8 @@ fn an_owner_whose_disk_is_slower_than_the_others_hands_over() {
 fn a_leader_whose_followers_wait_for_their_disks_leads_on() {
     play(directed::followers_whose_disks_stand_still);
 }
+
+#[test]
+fn a_disk_that_is_lost_while_a_group_is_rebuilt_from_it_is_not_the_only_copy() {
+    play(directed::the_disk_that_a_group_goes_on_from);
+}

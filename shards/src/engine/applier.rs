@@ -247,16 +247,23 @@ fn append_once(
     }
 }
 
+/// Most generations that one copy is told to have missed.
+const MAX_LOSSES_AT_ONCE: usize = 64;
+
 fn new_generation(slot: &mut PartitionSlot, generation: u32, first_lost: u64) -> Applied {
     if generation <= slot.generation {
         return Applied::Nothing;
     }
     let lost_from = slot.generation;
-    slot.losses.push(LossReport {
-        generation: lost_from,
-        first_lost,
-        highest_known_confirmed_next: 0,
-    });
+    // Generations between began with all of this one (R6, an operator chose a copy that was
+    // kept): of theirs, too, everything from here on is gone, and what is below is here.
+    for lost in (lost_from..generation).take(MAX_LOSSES_AT_ONCE) {
+        slot.losses.push(LossReport {
+            generation: lost,
+            first_lost,
+            highest_known_confirmed_next: 0,
+        });
+    }
     slot.generation = generation;
     slot.gap_at = None;
     // Everything of an older generation may have been handed out.

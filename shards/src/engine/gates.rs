@@ -141,8 +141,11 @@ pub(super) struct GroupSlot {
     pub left: BTreeSet<u64>,
     /// The replica stopped its generation: durable up to here it may answer.
     pub stopping: Option<LogPosition>,
-    /// Group 0 was told.
-    pub answered: bool,
+    /// The generation whose end group 0 was told this replica's history for.
+    pub answered: Option<u32>,
+    /// Since when a stopped replica keeps its copy although its generation ended; server
+    /// time.
+    pub kept_since_ms: Option<u64>,
     /// The last change of membership that this leadership proposed.
     pub changed: Option<At>,
     /// Since when this leader takes no publishes, to hand over; server time.
@@ -180,7 +183,8 @@ impl GroupSlot {
             promotable: BTreeSet::new(),
             left: BTreeSet::new(),
             stopping: stopped_before(&group),
-            answered: false,
+            answered: None,
+            kept_since_ms: None,
             group,
             origins: VecDeque::new(),
             gates: Vec::new(),

@@ -1,11 +1,14 @@
 //! A replica's part in the recovery of its group (R6): it stops its generation,
 //! answers, and goes on in the next: with its own history if group 0 chose it, else
-//! emptied, to be rebuilt from that one.
+//! emptied, to be rebuilt from that one. Only as many are emptied at once as the chosen
+//! one lacks to a majority: the others keep what they have until that majority is there.
 //!
 //! 1. It answers only when its stop, and everything in front of it, is durable.
 //! 2. Only a replica that stopped begins the next generation, and only with all of its
 //!    history applied.
-//! 3. A replica of an ended generation takes part in nothing until it has a new name.
+//! 3. A replica of an ended generation takes part in nothing until it has a new name. What
+//!    it keeps is for an operator who takes a loss: its answer counts for nothing else, and
+//!    stands behind every answer of the generation that goes on.
 //!
 //! A crash leaves behind a replica that stopped, or one of the new generation: what
 //! group 0 says is followed from there.
@@ -26,6 +29,10 @@ use crate::{
 
 /// Between two times that a replica says it knows no leader, in ms.
 const SAY_MS: u64 = 500;
+
+/// Longest that a copy is kept for a majority that does not come, in ms: without it the
+/// group could wait for ever for the one that keeps it.
+const KEEP_MS: u64 = 30_000;
 
 /// Since when a replica knows no leader, and when that was last said; server time.
 #[derive(Debug, Clone, Copy)]
@@ -129,19 +136,21 @@ impl<B: BatchBuffer> Engine<B> {
         for (id, slot) in &mut self.groups {
             let is_durable = |end| end <= durable || removed(Rule::R6Sync);
             let stopped = slot.stopping.is_some_and(is_durable);
-            if !stopped || std::mem::replace(&mut slot.answered, true) {
+            let own = slot.group.generation();
+            let newer = self.histories.get(id).filter(|it| it.generation > own);
+            let generation = match newer {
+                None => own,
+                Some(history) if history.collecting.is_some() => history.generation,
+                Some(_) => continue,
+            };
+            if !stopped || slot.answered >= Some(generation) {
                 continue;
             }
-            let (last_index, last_term) = slot.group.last();
+            slot.answered = Some(generation);
             answers.push(MetaCommand::Answered {
                 group: *id,
-                generation: slot.group.generation(),
-                answer: Answer {
-                    peer: slot.group.peer().0,
-                    last_term,
-                    last_index,
-                    counts: slot.group.keeps_reported(),
-                },
+                generation,
+                answer: answer_of(&slot.group, newer.is_some()),
             });
         }
         for answer in answers {
@@ -161,12 +170,17 @@ impl<B: BatchBuffer> Engine<B> {
         let mut without: Vec<(u32, u32)> = Vec::new();
         for (id, slot) in &self.groups {
             // Whatever it answers at itself: it may be behind the weakening entry.
-            if slot.group.is_replicated()
+            let own = slot.group.generation();
+            let newer = self.histories.get(id).filter(|it| it.generation > own);
+            if let Some(history) = newer {
+                // It is in no part of that one, and knows nothing of its leader.
+                without.push((*id, history.generation));
+            } else if slot.group.is_replicated()
                 && !slot.group.is_stopped()
                 && slot.group.leader().is_none()
                 && !slot.group.is_leader()
             {
-                without.push((*id, slot.group.generation()));
+                without.push((*id, own));
             }
         }
         let waiting = self.awaiting_recovery.iter();
@@ -194,7 +208,8 @@ impl<B: BatchBuffer> Engine<B> {
             let durable = self.frontiers.durable_next;
             slot.group.is_stopped()
                 && slot.stopping.is_none_or(|end| end <= durable)
-                && slot.group.generation() + 1 == history.generation
+                && (slot.group.generation() + 1 == history.generation
+                    || history.retired.contains(&own.peer.0))
         });
         let chosen = newest.node() == self.config.node && follows;
         if chosen && !history.replaced.contains_key(&newest.0) {
@@ -202,8 +217,8 @@ impl<B: BatchBuffer> Engine<B> {
         }
         // Whatever it was in the ended generation is over.
         self.stop_generation(id);
-        if !self.has_part(id) {
-            // Nor has it a place in the new one.
+        if self.keeps_its_copy(group, history) || !self.has_part(id) {
+            // Or it has no place in the new one.
             return;
         }
         let named = history.replaced.get(&own.peer.0);
@@ -222,6 +237,36 @@ impl<B: BatchBuffer> Engine<B> {
                 harmed: !own.keeps_reported,
             }),
         }
+    }
+
+    /// What this node has of the ended generation is not given up yet: all of it is in the
+    /// next one, that is not on a majority, and others are on their way there; or it is
+    /// collected itself.
+    fn keeps_its_copy(&mut self, group: GroupId, history: &GroupHistory) -> bool {
+        let (id, now) = (group.0, self.server_ms);
+        let in_turn = self.gives_up_now(id, history);
+        let Some(slot) = self.groups.get_mut(&id) else {
+            return false;
+        };
+        if !slot.group.is_stopped() || !history.kept.contains(&slot.group.peer().0) {
+            return false;
+        }
+        let since = *slot.kept_since_ms.get_or_insert(now);
+        let is_kept = !in_turn && now < since.saturating_add(KEEP_MS);
+        (history.collecting.is_some() || is_kept) && !removed(Rule::R6KeepCopies)
+    }
+
+    /// This node is among the first that the new generation needs for a majority, or it
+    /// has that: the holders in a ring from the chosen one on, of those that are here.
+    fn gives_up_now(&self, id: u32, history: &GroupHistory) -> bool {
+        let holders = self.holders(id);
+        let lacking = (holders.len() / 2).saturating_sub(history.promoted.len());
+        let (own, chosen) = (self.config.node, PeerId(history.newest_peer).node());
+        let behind = holders.iter().filter(|node| **node > chosen);
+        let before = holders.iter().filter(|node| **node < chosen);
+        let here = |node: &&&u32| **node == own || self.links.is_up(**node);
+        let mut first = behind.chain(before).filter(|node| here(node)).take(lacking);
+        lacking == 0 || first.any(|node| *node == own)
     }
 
     /// This replica's history is the group's from now on.
@@ -278,6 +323,18 @@ impl<B: BatchBuffer> Engine<B> {
                 None
             }
         }
+    }
+}
+
+/// What a replica that stopped says of its history. One of a generation that ended before
+/// stands behind everything of the one that goes on: term 0.
+fn answer_of(group: &Group, is_over: bool) -> Answer {
+    let (last_index, last_term) = group.last();
+    Answer {
+        peer: group.peer().0,
+        last_term: if is_over { 0 } else { last_term },
+        last_index,
+        counts: !is_over && group.keeps_reported(),
     }
 }
 

@@ -37,9 +37,16 @@ impl World {
             return;
         }
         let node = self.some_node();
-        if !self.nodes[node].up {
-            return;
+        if self.nodes[node].up {
+            self.lose_disk(node);
+            let after = self.delay(2_000_000);
+            self.plan(after, Happening::GiveUp);
         }
+    }
+
+    /// The directory is gone, and the node makes another one, to join with, once it
+    /// starts.
+    pub(super) fn lose_disk(&mut self, node: usize) {
         self.note(format_args!("fault: the disk of {node} is lost"));
         self.crash(node);
         self.counts.replacements += 1;
@@ -54,8 +61,12 @@ impl World {
         self.journal.lost_disk(node);
         let order = self.counts.replacements as u32;
         self.lost = Some(Lost { node, order });
-        let after = self.delay(2_000_000);
-        self.plan(after, Happening::GiveUp);
+    }
+
+    /// The order for what was lost.
+    pub(super) fn give_up_now(&mut self, client: usize) -> u64 {
+        let (node, order) = self.lost.map_or((0, 0), |lost| (lost.node, lost.order));
+        self.order_replace(client, node, order)
     }
 
     /// The operator asks, unless the order was answered meanwhile.

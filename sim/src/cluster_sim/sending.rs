@@ -4,7 +4,7 @@ use wire::{
     codec,
     message::{
         Barrier, ClusterOrder, Credit, Declare, Extension, Frontiers, List, Locate, Peek, Ping,
-        Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, PUBLISH_DURABLE,
+        Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, ORDER_ACCEPT_LOSS, PUBLISH_DURABLE,
         SETTLE_CONFIRM,
     },
     vocabulary::{ClusterAction, Mode, SettleKind},
@@ -261,6 +261,15 @@ impl World {
         ask!(self, client, Request::List, List::default())
     }
 
+    pub(super) fn order_forget(&mut self, client: usize, node: usize) -> u64 {
+        let body = ClusterOrder {
+            action: ClusterAction::Forget as u8,
+            node: number(node),
+            ..Default::default()
+        };
+        ask!(self, client, Request::Reshape { added: None }, body)
+    }
+
     pub(super) fn order_replace(&mut self, client: usize, node: usize, order: u32) -> u64 {
         let body = ClusterOrder {
             action: ClusterAction::Replace as u8,
@@ -309,6 +318,15 @@ impl World {
                 kind: Extension::TO,
                 bytes: number(to).to_le_bytes().to_vec(),
             }],
+            ..Default::default()
+        };
+        ask!(self, client, Request::Reshape { added: None }, body)
+    pub(super) fn order_recovery(&mut self, client: usize, group: u32, generation: u32) -> u64 {
+        let body = ClusterOrder {
+            action: ClusterAction::Recover as u8,
+            flags: ORDER_ACCEPT_LOSS,
+            group,
+            generation,
             ..Default::default()
         };
         ask!(self, client, Request::Reshape { added: None }, body)

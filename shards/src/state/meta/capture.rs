@@ -18,12 +18,13 @@
 //! more:        sections to the end: kind u8, len u32, bytes
 //!              1 roster: as nodes tell it to each other
 //!              2 left: group u32, peer u64 each
+//!              3 kept: the same
 //! ```
 //!
 //! Plain little-endian. From `replaced` on, what is empty at the end is left out
 //! (`eventful` and `forgotten` only together).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::{node::Roster, vocabulary::Mode};
 
@@ -37,6 +38,7 @@ const HALTS: u8 = 128;
 /// Sections at the end.
 const ROSTER: u8 = 1;
 const LEFT: u8 = 2;
+const KEPT: u8 = 3;
 
 impl MetaState {
     /// Appends the whole state to `out`.
@@ -71,7 +73,8 @@ impl MetaState {
         let lineages = self.opens.iter().map(|(log, open)| (log, open.lineage));
         let lineages = lineages.filter(|(_, lineage)| *lineage != Lineage::default());
         let lineages: Vec<_> = lineages.collect();
-        let sections = self.roster.is_some();
+        let kept = self.groups.values().any(|it| !it.kept.is_empty());
+        let sections = self.roster.is_some() || kept;
         let last = !lineages.is_empty() || !self.seats.is_empty() || sections;
         let more = !eventful.is_empty() || !self.forgotten.is_empty() || last;
         if replaced.is_empty() && !more {
@@ -108,6 +111,18 @@ impl MetaState {
             put_seats(out, &self.seats);
         }
         self.put_members(out);
+        if kept {
+            put_section(out, KEPT, |out| self.put_peers(out, |it| &it.kept));
+        }
+    }
+
+    fn put_peers(&self, out: &mut Vec<u8>, of: impl Fn(&GroupHistory) -> &BTreeSet<u64>) {
+        for (group, history) in &self.groups {
+            for peer in of(history) {
+                out.extend_from_slice(&group.to_le_bytes());
+                out.extend_from_slice(&peer.to_le_bytes());
+            }
+        }
     }
 
     fn put_members(&self, out: &mut Vec<u8>) {
@@ -115,14 +130,7 @@ impl MetaState {
             return;
         };
         put_section(out, ROSTER, |out| roster.encode(out));
-        let left = self.groups.iter();
-        let left = left.flat_map(|(group, it)| it.left.iter().map(move |peer| (*group, *peer)));
-        put_section(out, LEFT, |out| {
-            for (group, peer) in left {
-                out.extend_from_slice(&group.to_le_bytes());
-                out.extend_from_slice(&peer.to_le_bytes());
-            }
-        });
+        put_section(out, LEFT, |out| self.put_peers(out, |it| &it.left));
     }
 
     fn read_section(&mut self, kind: u8, bytes: &[u8]) -> Result<(), CommandError> {
@@ -133,10 +141,16 @@ impl MetaState {
                 let roster = roster.map_err(|_| CommandError::Malformed("a roster"))?;
                 self.roster = Some(roster);
             }
-            LEFT => {
+            LEFT | KEPT => {
                 while !reader.is_empty() {
                     let (group, peer) = (reader.u32()?, reader.u64()?);
-                    self.history(group).left.insert(peer);
+                    let history = self.history(group);
+                    let peers = if kind == LEFT {
+                        &mut history.left
+                    } else {
+                        &mut history.kept
+                    };
+                    peers.insert(peer);
                 }
             }
             _ => return Err(CommandError::Malformed("an unknown section")),

@@ -33,6 +33,9 @@ pub struct GroupHistory {
     pub promoted: BTreeSet<u64>,
     /// Replicas of nodes that have no part in the group any more.
     pub left: BTreeSet<u64>,
+    /// Replicas of ended generations whose history is in the present one whole: they may
+    /// keep it until that is on a majority, and answer for it.
+    pub kept: BTreeSet<u64>,
     /// A recovery was ordered, and what it knows so far.
     pub collecting: Option<Collecting>,
 }
@@ -54,6 +57,18 @@ pub struct Answer {
     pub last_index: u64,
     /// It kept all that it ever reported durable in this generation.
     pub counts: bool,
+}
+
+impl Answer {
+    /// It is about a generation that ended before: it stands behind all others.
+    pub fn is_of_ended(&self) -> bool {
+        self.last_term == 0 && self.last_index > 0
+    }
+
+    /// All of this history is in that one: a term has one leader.
+    fn is_in(&self, other: &Answer) -> bool {
+        self.last_term == other.last_term && self.last_index <= other.last_index
+    }
 }
 
 /// How far a recovery has come.
@@ -78,6 +93,7 @@ impl GroupHistory {
             harmed: BTreeSet::new(),
             promoted: BTreeSet::new(),
             left: BTreeSet::new(),
+            kept: BTreeSet::new(),
             collecting: None,
         }
     }
@@ -86,6 +102,15 @@ impl GroupHistory {
     pub fn name_of(&self, retired: u64) -> Option<u64> {
         let new = self.replaced.get(&retired).copied();
         new.filter(|new| !self.left.contains(new))
+    }
+
+    /// Those that answered, and whose history is in the one that goes on.
+    fn kept_behind(&self, winner: u64) -> BTreeSet<u64> {
+        let answers = || self.collecting.iter().flat_map(|it| it.answers.values());
+        let won = answers().find(|answer| answer.peer == winner);
+        let in_it = |answer: &&Answer| won.is_some_and(|won| answer.is_in(won));
+        let kept = answers().filter(in_it).map(|answer| answer.peer);
+        kept.filter(|peer| *peer != winner).collect()
     }
 
     /// Something that a capture's last part has to tell.
@@ -306,7 +331,10 @@ impl MetaState {
             || self.is_former(answer.peer)
             || !self.has_part(group, node);
         let history = self.history(group);
-        let current = history.generation == generation && !gone;
+        // Of an ended generation only what is known to be in this one: what is reported as
+        // lost would not be exact.
+        let strays = answer.is_of_ended() && !history.kept.contains(&answer.peer);
+        let current = history.generation == generation && !gone && !strays;
         match history.collecting.as_mut().filter(|_| current) {
             Some(collecting) => {
                 collecting.answers.insert(peer_node(answer.peer), answer);
@@ -362,6 +390,7 @@ impl MetaState {
         history.replaced.clear();
         history.promoted.clear();
         history.left.clear();
+        history.kept = history.kept_behind(retired_peer);
         history.collecting = None;
         self.begin_with(group, new_peer);
         MetaOutcome::History { group }

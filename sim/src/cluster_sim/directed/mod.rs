@@ -41,6 +41,7 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
         a_weakening_entry_that_is_not_durable,
     ),
     ("snapshot not durable", a_snapshot_that_is_not_durable),
+    ("chosen disk lost", the_disk_that_a_group_goes_on_from),
     ("slow disk", a_slow_disk_of_the_owner),
     ("disks stand still", followers_whose_disks_stand_still),
 ];

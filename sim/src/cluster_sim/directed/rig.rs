@@ -262,6 +262,36 @@ impl World {
         }
     }
 
+    /// The generation of the group that somebody leads; the newest.
+    pub(super) fn generation_led(&self, group: u32) -> Option<u32> {
+        let engines = self.nodes.iter().filter_map(|node| node.engine.as_ref());
+        let roles = engines.flat_map(|engine| engine.roles());
+        let led = roles.filter(|role| role.group.0 == group && role.leads);
+        led.map(|role| role.generation).max()
+    }
+
+    /// An operator at that node asks again and again, until it is done.
+    pub(super) fn order_until_done(
+        &mut self,
+        at: usize,
+        order: impl Fn(&mut World) -> u64,
+    ) -> Checked<()> {
+        let until_us = self.now_us + PATIENCE_MS * 1000;
+        loop {
+            if self.clients[OTHER].link.is_none() {
+                self.bring(OTHER, at)?;
+            }
+            let correlation = order(self);
+            match self.answer_to(OTHER, correlation)? {
+                Answer::Done => return Ok(()),
+                answer if self.now_us > until_us => {
+                    return Err(format!("an order is not done: {answer:?}"));
+                }
+                _ => self.pass(100)?,
+            }
+        }
+    }
+
     /// Everything heals, and everything is looked at; then once more after all
     /// processes were killed.
     pub(super) fn finish(&mut self) -> Checked<()> {

@@ -290,3 +290,45 @@ pub fn followers_whose_disks_stand_still(seed: u64) -> Result<(), String> {
         world.finish()
     })
 }
+
+/// Every machine loses power, the group goes on from what one node holds, and the disk of
+/// that one is lost before anybody was brought anything. What another one kept is taken by
+/// an operator: all of it was durable there.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn the_disk_that_a_group_goes_on_from(seed: u64) -> Result<(), String> {
+    play_with_syncs(seed, |world| {
+        let key = world.declare_on(0, Mode::Buffered, ALL_COPIES)?;
+        let batch = world.send_with(CLIENT, key, 3, true, 0);
+        world.await_fate(batch)?;
+        if world.fate(batch) != Fate::Confirmed {
+            return Err("not arranged: the records are not confirmed".to_owned());
+        }
+        let group = world.group(key)?;
+        for node in 0..3 {
+            world.cut_power_to_nothing(node);
+            world.start_later(node, 20);
+        }
+        world.await_that("the new generation", PATIENCE_MS, |world| {
+            world.generation_led(group) == Some(2)
+        })?;
+        let chosen = world.newest_leader(group).ok_or("nobody leads")?;
+        world.isolate(chosen);
+        // Long enough for what the others give up by themselves.
+        world.pass(3_000)?;
+        world.lose_disk(chosen);
+        let other = (0..3).find(|node| *node != chosen).unwrap_or_default();
+        world.order_until_done(other, |world| world.order_forget(OTHER, chosen))?;
+        world.order_until_done(other, |world| world.order_recovery(OTHER, group, 2))?;
+        world.await_that("one more generation", PATIENCE_MS, |world| {
+            world.generation_led(group) == Some(3)
+        })?;
+        world.order_until_done(other, |world| world.give_up_now(OTHER))?;
+        world.finish()?;
+        match world.journal.lost {
+            0 => Ok(()),
+            lost => Err(format!("{lost} records are reported lost")),
+        }
+    })
+}
