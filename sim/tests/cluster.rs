@@ -71,7 +71,7 @@ fn three_nodes_keep_what_they_confirmed_on_two() {
 /// all but was not promoted yet.
 #[test]
 fn a_group_goes_on_after_power_cuts_of_any_nodes() {
-    for (seed, nodes) in [(4025, 3), (4074, 5)] {
+    for (seed, nodes) in [(4025, 3), (4074, 5), (81003, 5)] {
         run_or_panic(seed, "ruin", nodes);
     }
 }

@@ -1,5 +1,5 @@
-//! Groups that have no replica on this node: who leads them, and what is ready in them, as
-//! their leaders say.
+//! Groups that have no replica on this node, or one of an ended generation: who leads them,
+//! and what is ready in them, as their leaders say.
 //!
 //! 1. A leader says so when it begins to serve, and to every node that is linked later.
 //! 2. What is known here is a hint: who is asked in vain answers that it does not lead.
@@ -27,6 +27,11 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn leading_node(&self, group: u32) -> Option<u32> {
         match self.groups.get(&group) {
             Some(slot) if slot.group.is_leader() => Some(self.config.node),
+            Some(slot) if slot.group.is_stopped() => {
+                let hint = self.hints.get(&group);
+                let goes_on = |hint: &&Hint| hint.generation > slot.group.generation();
+                hint.filter(goes_on).map(|hint| hint.node)
+            }
             Some(slot) => slot.group.leader().map(|peer| peer.node()),
             None => self.hints.get(&group).map(|hint| hint.node),
         }

@@ -175,10 +175,7 @@ impl<B: BatchBuffer> Engine<B> {
             if let Some(history) = newer {
                 // It is in no part of that one, and knows nothing of its leader.
                 without.push((*id, history.generation));
-            } else if slot.group.is_replicated()
-                && !slot.group.is_stopped()
-                && slot.group.leader().is_none()
-                && !slot.group.is_leader()
+            } else if slot.group.is_replicated() && !slot.group.is_stopped() && has_no_leader(slot)
             {
                 without.push((*id, own));
             }
@@ -264,9 +261,9 @@ impl<B: BatchBuffer> Engine<B> {
         let (own, chosen) = (self.config.node, PeerId(history.newest_peer).node());
         let behind = holders.iter().filter(|node| **node > chosen);
         let before = holders.iter().filter(|node| **node < chosen);
-        let here = |node: &&&u32| **node == own || self.links.is_up(**node);
-        let mut first = behind.chain(before).filter(|node| here(node)).take(lacking);
-        lacking == 0 || first.any(|node| *node == own)
+        let ring = behind.chain(before).copied();
+        let here = ring.filter(|node| *node == own || self.links.is_up(*node));
+        lacking == 0 || here.take(lacking).any(|node| node == own)
     }
 
     /// This replica's history is the group's from now on.
@@ -323,6 +320,15 @@ impl<B: BatchBuffer> Engine<B> {
                 None
             }
         }
+    }
+}
+
+/// Nobody leads, or this replica does and does not come to serve: where too few voters are
+/// left that remember, its first entry is never durable on a majority.
+fn has_no_leader(slot: &GroupSlot) -> bool {
+    match slot.group.is_leader() {
+        true => !slot.serving,
+        false => slot.group.leader().is_none(),
     }
 }
 

@@ -4,8 +4,8 @@ use wire::{
     codec,
     message::{
         Barrier, ClusterOrder, Credit, Declare, Extension, Frontiers, List, Locate, Peek, Ping,
-        Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, ORDER_ACCEPT_LOSS, PUBLISH_DURABLE,
-        SETTLE_CONFIRM,
+        Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, ORDER_ACCEPT_LOSS,
+        PUBLISH_DURABLE, SETTLE_CONFIRM,
     },
     vocabulary::{ClusterAction, Mode, SettleKind},
 };
@@ -321,6 +321,8 @@ impl World {
             ..Default::default()
         };
         ask!(self, client, Request::Reshape { added: None }, body)
+    }
+
     pub(super) fn order_recovery(&mut self, client: usize, group: u32, generation: u32) -> u64 {
         let body = ClusterOrder {
             action: ClusterAction::Recover as u8,

@@ -45,6 +45,11 @@ const WEAKENING: Hunt = Directed(
     cluster::a_weakening_entry_that_is_not_durable,
     8,
 );
+const CHOSEN: Hunt = Directed(
+    "chosen disk lost",
+    cluster::the_disk_that_a_group_goes_on_from,
+    8,
+);
 const SNAPSHOT: Hunt = Directed(
     "snapshot not durable",
     cluster::a_snapshot_that_is_not_durable,
@@ -113,7 +118,7 @@ pub const CHECKS: &[Check] = &[
     check(&[RelocateChecked], &[Engine(ALL, 700)], Covered("one job of a cycle at a time: nothing else moves a record")),
     check(&[CoveredOnce], &[Engine(ALL, 140)], Violation),
     check(&[MetaCoveredOnce], &[DECLARES], Violation),
-    check(&[], &[T1, T3, T6, BEHIND, MARK, LOST, WEAKENING, SNAPSHOT, Cluster(ALL, 3, 80)], Covered("the rules")),
+    check(&[], &[T1, T3, T6, BEHIND, MARK, LOST, WEAKENING, SNAPSHOT, CHOSEN, Cluster(ALL, 3, 80)], Covered("the rules")),
     check(&[JoinNumbers], &[Cluster("powercut", 3, 30)], Violation),
     check(&[Retire], &[T1], Violation),
     check(&[LearnerFirst], &[Cluster("powercut", 3, 30)], Covered(MODEL)),
@@ -132,6 +137,7 @@ pub const CHECKS: &[Check] = &[
     check(&[R6Fence], &[T3, Cluster("ruin", 3, 30)], Covered(MODEL)),
     check(&[R6Sync], &[Cluster("ruin", 3, 60)], Violation),
     check(&[R6Longest], &[T3], Violation),
+    check(&[R6KeepCopies], &[CHOSEN], Violation),
     check(&[R6Generation], &[T3, Cluster("ruin", 3, 30)], Covered("join-numbers: nobody has a name of the ended generation any more")),
     check(&[VoteDurable], &[T6], Violation),
     check(&[HeldMessages], &[Cluster(ALL, 3, 32)], Covered("vote-durable: its own vote is durable before a candidate has another")),
