@@ -56,6 +56,7 @@ mod queue;
 mod record;
 mod route;
 mod servers;
+mod setting;
 mod subscribe;
 
 pub use client::Client;
@@ -75,6 +76,7 @@ pub use queue::{
 };
 pub use record::{Batch, Record, MAX_BATCH_BYTES};
 pub use servers::Servers;
+pub use setting::{ChangeOptions, Changed, InForce, Setting, Settings, Standing};
 pub use subscribe::{SubscribeOptions, Subscription};
 pub use wire::{
     error::{ErrorCode, WireError},

@@ -137,9 +137,15 @@ impl Client {
         });
         let mut partitions = Vec::with_capacity(asked.len());
         for (_, reply) in asked {
-            partitions.push(reply.read::<QueueInfoReply, _>(PartitionInfo::read).await?);
+            let info = reply.read::<QueueInfoReply, _>(PartitionInfo::read).await?;
+            partitions.push(self.understood(info)?);
         }
-        Ok(QueueInfo { queue, partitions })
+        let mut info = QueueInfo { queue, partitions };
+        // Whoever located it may not have heard of the last change.
+        if let Some(desired) = info.desired().filter(|desired| desired.revision > 0) {
+            (info.queue.mode, info.queue.copies) = (desired.mode, desired.copies);
+        }
+        Ok(info)
     }
 
     /// Both frontiers of each partition; index = partition.
@@ -285,7 +291,11 @@ impl Client {
             .await
     }
 
-    fn ask_each<T>(&self, queue: &Queue, body: impl Fn(u16) -> T) -> Vec<(u16, PendingReply)>
+    pub(crate) fn ask_each<T>(
+        &self,
+        queue: &Queue,
+        body: impl Fn(u16) -> T,
+    ) -> Vec<(u16, PendingReply)>
     where
         T: Body + crate::link::Encode,
     {
@@ -297,7 +307,7 @@ impl Client {
             .collect()
     }
 
-    fn understood<T>(&self, read: Result<T, String>) -> Result<T, Error> {
+    pub(crate) fn understood<T>(&self, read: Result<T, String>) -> Result<T, Error> {
         read.map_err(|cause| {
             Error::failed(Reason::BadAnswer {
                 server: self.server().to_owned(),

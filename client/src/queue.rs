@@ -10,7 +10,10 @@ use wire::{
     vocabulary::{Mode, RecordState},
 };
 
-use crate::headers::HeadersView;
+use crate::{
+    headers::HeadersView,
+    setting::{self, InForce, Setting},
+};
 
 /// W of a queue: how many copies a confirm waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +24,15 @@ pub enum Copies {
 }
 
 impl Copies {
-    fn from_raw(raw: u8) -> Self {
+    pub(crate) fn to_raw(self) -> u8 {
+        match self {
+            Copies::Majority => 0,
+            Copies::All => 255,
+            Copies::Exactly(count) => count,
+        }
+    }
+
+    pub(crate) fn from_raw(raw: u8) -> Self {
         match raw {
             0 => Copies::Majority,
             255 => Copies::All,
@@ -77,11 +88,7 @@ impl DeclareOptions {
 
     /// W. Majority is what a new queue gets.
     pub fn copies(mut self, copies: Copies) -> Self {
-        self.body.copies = match copies {
-            Copies::Majority => 0,
-            Copies::All => 255,
-            Copies::Exactly(count) => count,
-        };
+        self.body.copies = copies.to_raw();
         self
     }
 
@@ -111,7 +118,7 @@ impl From<&str> for DeclareOptions {
     }
 }
 
-/// A queue as declared.
+/// A queue as declared, with the setting that is desired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
     /// Never reused.
@@ -256,11 +263,16 @@ pub struct PartitionInfo {
     pub losses: Vec<Loss>,
     /// Of the queue.
     pub on_total_loss: OnTotalLoss,
+    /// Of the queue, as far as the partition's leader knows.
+    pub desired: Setting,
+    /// What its confirms and deliveries wait for.
+    pub in_force: InForce,
 }
 
 impl PartitionInfo {
-    pub(crate) fn read(raw: &ArchivedQueueInfoReply) -> Self {
-        PartitionInfo {
+    pub(crate) fn read(raw: &ArchivedQueueInfoReply) -> Result<Self, String> {
+        let (desired, in_force) = setting::read(raw)?;
+        Ok(PartitionInfo {
             partition: raw.partition.to_native(),
             generation: raw.generation.to_native(),
             written_next: raw.written_next.to_native(),
@@ -298,7 +310,9 @@ impl PartitionInfo {
                     .filter(|next| *next > 0),
                 })
                 .collect(),
-        }
+            desired,
+            in_force,
+        })
     }
 }
 
@@ -319,6 +333,12 @@ impl QueueInfo {
             totals.add(&partition.counts);
         }
         totals
+    }
+
+    /// The setting that is desired, as far as those who answered know.
+    pub fn desired(&self) -> Option<Setting> {
+        let desired = self.partitions.iter().map(|partition| partition.desired);
+        desired.max_by_key(|desired| desired.revision)
     }
 
     /// What becomes of its groups on total loss.

@@ -378,6 +378,7 @@ async fn what_is_per_partition_is_asked_of_each_and_added_up() {
         for _ in 0..2 {
             let (correlation, info) = peer.expect::<QueueInfo>().await;
             let body = QueueInfoReply {
+                queue: description("q", &[0, 0]),
                 partition: info.partition,
                 ready: 10 + u64::from(info.partition),
                 published: 100,

@@ -74,7 +74,8 @@ pub fn bodies(data: &[u8]) {
         Settle SettleConfirm QueueInfo QueueInfoReply List ListReply Frontiers FrontiersReply
         Barrier BarrierReply Peek PeekReply Purge Purged Delete Deleted Ping Pong GoingAway
         Error Locate LocateReply Redirect Unsubscribe Unsubscribed Extend Extended
-        ClusterStatus ClusterStatusReply ClusterOrder ClusterOrdered);
+        ClusterStatus ClusterStatusReply ClusterOrder ClusterOrdered ChangeQueue
+        QueueChanged);
 }
 
 /// A batch of records; the first two bytes state how many there are.

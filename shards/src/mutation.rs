@@ -224,6 +224,12 @@ rules! {
     GateOwner = "gate-owner",
     /// A gate waits for as many copies as were asked for.
     GateCopies = "gate-copies",
+    /// What was admitted before a change of mode or W waits for what it was promised.
+    ChangeFenced = "change-fenced",
+    /// A delivery never overtakes one that waits under an earlier setting.
+    ChangeHoldsBack = "change-holds-back",
+    /// A change is said to be applied once it is durable on as many copies as either setting asks for.
+    ChangeDurable = "change-durable",
 }
 
 #[cfg(not(feature = "mutations"))]

@@ -22,6 +22,7 @@ mod log_driver;
 pub mod log_run;
 #[cfg(feature = "mutations")]
 pub mod mutation;
+mod promises;
 mod random;
 mod record;
 pub mod rot_run;

@@ -106,3 +106,18 @@ fn a_node_whose_disk_is_lost_is_replaced_and_nothing_confirmed_is_lost() {
         "{confirmed} confirmed, {replacements} replacements"
     );
 }
+
+/// Settings change on nodes that crash, lose power and are cut off. Seed 11 kept: a barrier
+/// was met on the copies of a weaker setting, and its frontier stood where a stronger one's
+/// copies were.
+#[test]
+fn a_queue_keeps_each_settings_promises_while_nodes_fail() {
+    let (mut changes, mut judged) = (0, 0);
+    for (seed, nodes) in [(0, 3), (1, 3), (2, 3), (3, 5), (11, 5)] {
+        let done = run_or_panic(seed, "modes", nodes);
+        changes += done.changes;
+        judged += done.judged;
+    }
+    println!("{changes} changes applied, {judged} confirms judged exactly");
+    assert!(changes > 20 && judged > 100, "{changes}, {judged}");
+}

@@ -47,6 +47,20 @@ fn no_promise_is_broken_over_crashes_power_cuts_and_errors() {
     println!("confirmed, settled, lost, power cuts, latches, opens: {sums:?}");
 }
 
+/// Settings change under load, and each confirm and delivery is what the one at its offset
+/// promises, over crashes and power cuts.
+#[test]
+fn a_queue_keeps_each_settings_promises_while_they_change() {
+    let (mut changes, mut judged) = (0, 0);
+    for seed in 0..24 {
+        let done = run_or_panic(seed, "modes");
+        changes += done.changes;
+        judged += done.judged;
+    }
+    println!("{changes} changes applied, {judged} confirms judged exactly");
+    assert!(changes > 200 && judged > 1_000, "{changes}, {judged}");
+}
+
 #[test]
 fn a_seed_repeats_bit_for_bit() {
     for (seed, scenario) in [(1, "mixed"), (2, "shards"), (3, "errors"), (4, "power")] {

@@ -1,8 +1,8 @@
 //! How queues, partitions and records are shown, as text and as JSON.
 
 use client::{
-    Copies, Counts, HeadersView, Loss, OnTotalLoss, PartitionFrontiers, PartitionInfo, Queue,
-    QueueInfo,
+    Boundary, Copies, Counts, HeadersView, InForce, Loss, OnTotalLoss, PartitionFrontiers,
+    PartitionInfo, Queue, QueueInfo, Settings,
 };
 use serde::{Serialize, Serializer};
 
@@ -88,7 +88,8 @@ impl<'a> QueueJson<'a> {
     }
 }
 
-fn copies(copies: Copies) -> String {
+/// W in words.
+pub fn copies(copies: Copies) -> String {
     match copies {
         Copies::Majority => "majority".to_owned(),
         Copies::All => "all".to_owned(),
@@ -169,6 +170,67 @@ impl LossJson {
 }
 
 #[derive(Serialize)]
+struct ReplicaJson {
+    node: u32,
+    reached: Option<&'static str>,
+}
+
+/// What is in force in a partition, or why nobody can say.
+#[derive(Serialize, Default)]
+pub struct SettingJson {
+    partition: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copies: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<u64>,
+    standing: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replicas: Vec<ReplicaJson>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+}
+
+impl SettingJson {
+    fn new(partition: u16, in_force: &InForce) -> Self {
+        let replicas = in_force.replicas.iter();
+        SettingJson {
+            partition,
+            mode: Some(in_force.setting.mode.name()),
+            copies: Some(copies(in_force.setting.copies)),
+            revision: Some(in_force.setting.revision),
+            since: Some(in_force.since),
+            standing: in_force.standing.name(),
+            replicas: replicas
+                .map(|(node, reached)| ReplicaJson {
+                    node: *node,
+                    reached: reached.map(Boundary::name),
+                })
+                .collect(),
+            reason: in_force.reason.clone(),
+        }
+    }
+
+    /// One for each partition.
+    pub fn each(settings: &Settings) -> Vec<Self> {
+        let each = settings.partitions.iter().enumerate();
+        each.map(|(partition, said)| match said {
+            Ok(in_force) => SettingJson::new(partition as u16, in_force),
+            Err(error) => SettingJson {
+                partition: partition as u16,
+                standing: "unknown",
+                reason: error.to_string(),
+                ..SettingJson::default()
+            },
+        })
+        .collect()
+    }
+}
+
+#[derive(Serialize)]
 struct PartitionJson {
     partition: u16,
     shard: Option<u16>,
@@ -181,6 +243,9 @@ struct PartitionJson {
     latched: bool,
     copies_present: u8,
     copies_needed: u8,
+    /// Left out where the queue's setting was never changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_force: Option<SettingJson>,
     losses: Vec<LossJson>,
 }
 
@@ -191,6 +256,8 @@ pub struct InfoJson<'a> {
     #[serde(flatten)]
     totals: CountsJson,
     on_total_loss: &'static str,
+    /// Of mode and copies.
+    revision: u32,
     oldest_ready_age_ms: u128,
     each: Vec<PartitionJson>,
 }
@@ -203,6 +270,7 @@ impl<'a> InfoJson<'a> {
                 OnTotalLoss::Recover => "recover",
                 OnTotalLoss::Halt => "halt",
             },
+            revision: info.desired().map_or(0, |desired| desired.revision),
             totals: CountsJson::new(&info.totals()),
             oldest_ready_age_ms: info.oldest_ready_age().as_millis(),
             each: info
@@ -219,6 +287,7 @@ impl<'a> InfoJson<'a> {
                     latched: p.latched,
                     copies_present: p.copies_present,
                     copies_needed: p.copies_needed,
+                    in_force: was_changed(info).then(|| SettingJson::new(p.partition, &p.in_force)),
                     losses: p.losses.iter().map(LossJson::new).collect(),
                 })
                 .collect(),
@@ -230,9 +299,13 @@ impl<'a> InfoJson<'a> {
 pub fn info_lines(info: &QueueInfo) -> Vec<String> {
     let mut lines = vec![
         format!(
-            "{}, copies {}, {}id {}",
+            "{}, copies {}, {}{}id {}",
             queue_line(&info.queue),
             copies(info.queue.copies),
+            match info.desired().map_or(0, |desired| desired.revision) {
+                0 => String::new(),
+                revision => format!("revision {revision}, "),
+            },
             match info.on_total_loss() {
                 OnTotalLoss::Recover => "",
                 OnTotalLoss::Halt => "on total loss it halts, ",
@@ -247,6 +320,10 @@ pub fn info_lines(info: &QueueInfo) -> Vec<String> {
     ];
     for partition in &info.partitions {
         lines.push(partition_line(info, partition));
+        if was_changed(info) {
+            let line = setting_line(partition.partition, &partition.in_force);
+            lines.push(format!("setting {line}"));
+        }
         for loss in &partition.losses {
             let known = loss
                 .highest_known_confirmed_next
@@ -258,6 +335,36 @@ pub fn info_lines(info: &QueueInfo) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Its setting is not the one it was declared with, here or there.
+fn was_changed(info: &QueueInfo) -> bool {
+    info.partitions
+        .iter()
+        .any(|p| p.desired.revision.max(p.in_force.setting.revision) > 0)
+}
+
+/// `partition=0 mode=durable copies=all revision=2 since=70 in force; node 1 durable, …`
+pub fn setting_line(partition: u16, it: &InForce) -> String {
+    let mut line = format!(
+        "partition={partition} mode={} copies={} revision={} since={} {}",
+        it.setting.mode.name(),
+        copies(it.setting.copies),
+        it.setting.revision,
+        it.since,
+        it.standing.name()
+    );
+    let reached = |boundary: Option<Boundary>| boundary.map_or("behind", Boundary::name);
+    let replicas = it.replicas.iter();
+    let replicas = replicas.map(|(node, at)| format!("node {node} {}", reached(*at)));
+    let replicas: Vec<String> = replicas.collect();
+    if !replicas.is_empty() {
+        line = format!("{line}; {}", replicas.join(", "));
+    }
+    if !it.reason.is_empty() {
+        line = format!("{line}; {}", it.reason);
+    }
+    line
 }
 
 fn counts_line(c: &Counts) -> String {

@@ -37,6 +37,12 @@ pub enum Failure {
     StillLeads { node: u32, groups: Vec<u32> },
     #[error("group {group} has not gone on yet, and will by itself once it can; {waits}")]
     StillWaits { group: u32, waits: String },
+    #[error("the change of queue {name:?} to revision {revision} stands, and is not applied everywhere yet; it goes on by itself: {waits}")]
+    NotApplied {
+        name: String,
+        revision: u32,
+        waits: String,
+    },
     #[error("{} did not answer, and what they know is not in this status: {}", plural(servers.len() as u64, "server"), reasons(servers))]
     Unanswered {
         /// An address or a node, and why there is no answer.

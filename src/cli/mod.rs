@@ -4,6 +4,7 @@
 //! standard output, everything else to standard error.
 
 mod barrier;
+mod change;
 mod cluster;
 mod consume;
 mod describe;

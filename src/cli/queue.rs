@@ -1,4 +1,4 @@
-//! `tidegate queue`: declare, list, info, peek, purge, delete.
+//! `tidegate queue`: declare, change, list, info, peek, purge, delete.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -7,6 +7,7 @@ use client::{Client, Copies, DeclareOptions, Mode, OnTotalLoss, PeekOptions, Pee
 use serde::Serialize;
 
 use super::{
+    change::{self, Change},
     check_name,
     describe::{
         headers_json, info_lines, one_line, plural, queue_line, Bytes, HeaderJson, InfoJson,
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::config::parse_duration;
 
-/// Declare, describe, empty and delete queues.
+/// Declare, change, describe, empty and delete queues.
 #[derive(Debug, FromArgs)]
 #[argh(subcommand, name = "queue", help_triggers("-h", "--help"))]
 pub struct Queue {
@@ -31,6 +32,7 @@ pub struct Queue {
 #[argh(subcommand)]
 enum Action {
     Declare(Declare),
+    Change(Change),
     List(List),
     Info(Info),
     Peek(Peek),
@@ -182,7 +184,7 @@ struct Delete {
     json: bool,
 }
 
-fn parse_mode(text: &str) -> Result<Mode, String> {
+pub fn parse_mode(text: &str) -> Result<Mode, String> {
     Mode::from_name(text)
         .ok_or_else(|| format!("{text:?} is no mode; choose durable, buffered or speculative"))
 }
@@ -195,7 +197,7 @@ fn parse_partitions(text: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("{text:?} is no number from 1 to {most}"))
 }
 
-fn parse_copies(text: &str) -> Result<Copies, String> {
+pub fn parse_copies(text: &str) -> Result<Copies, String> {
     match text {
         "majority" => Ok(Copies::Majority),
         "all" => Ok(Copies::All),
@@ -229,6 +231,7 @@ impl Queue {
     pub fn check(&self) -> Result<(), String> {
         match &self.action {
             Action::List(_) => Ok(()),
+            Action::Change(args) => check_name(&args.name).and_then(|()| change::check(args)),
             Action::Declare(Declare { name, .. })
             | Action::Info(Info { name, .. })
             | Action::Peek(Peek { name, .. })
@@ -242,6 +245,12 @@ impl Queue {
             Action::Declare(args) => {
                 let server = args.server.clone();
                 session::run(&server, args.json, |client, out| declare(client, out, args))
+            }
+            Action::Change(args) => {
+                let server = args.server.clone();
+                session::run(&server, args.json, |client, out| {
+                    change::change(client, out, args)
+                })
             }
             Action::List(args) => session::run(&args.server, args.json, list),
             Action::Info(args) => session::run(&args.server, args.json, |client, out| {

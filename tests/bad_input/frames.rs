@@ -134,7 +134,7 @@ fn bodies_of_no_or_one_byte_are_invalid_and_the_connection_goes_on() {
 }
 
 /// Every kind that a client may send and whose body the server reads.
-pub const REQUESTS: [Kind; 16] = [
+pub const REQUESTS: [Kind; 17] = [
     Kind::Declare,
     Kind::Publish,
     Kind::Subscribe,
@@ -151,6 +151,7 @@ pub const REQUESTS: [Kind; 16] = [
     Kind::Unsubscribe,
     Kind::ClusterStatus,
     Kind::ClusterOrder,
+    Kind::ChangeQueue,
 ];
 
 #[test]

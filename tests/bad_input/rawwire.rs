@@ -49,7 +49,7 @@ encodes! {
     SettleConfirm QueueInfo QueueInfoReply List ListReply Frontiers FrontiersReply Barrier
     BarrierReply Peek PeekReply Purge Purged Delete Deleted Ping Pong GoingAway Error Locate
     LocateReply Redirect Unsubscribe Unsubscribed Extend Extended ClusterStatus ClusterStatusReply
-    ClusterOrder ClusterOrdered
+    ClusterOrder ClusterOrdered ChangeQueue QueueChanged
 }
 
 /// A server process on a directory of its own; killed when dropped, and then

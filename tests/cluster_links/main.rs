@@ -14,6 +14,7 @@ mod forged;
 mod halts;
 mod linking;
 mod members;
+mod modes;
 mod net;
 mod once;
 mod rawnode;

@@ -10,6 +10,7 @@ mod crash_loop;
 mod disk;
 mod leases;
 mod load;
+mod modes;
 mod network;
 mod offsets;
 mod power_cut;

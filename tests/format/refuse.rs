@@ -190,12 +190,12 @@ fn sections(bytes: &[u8]) -> (Vec<usize>, usize) {
 #[tokio::test]
 async fn a_checkpoint_section_of_the_next_version_is_refused() {
     let file = checkpoint("stopped");
-    for (byte, word) in [(1, "version 2"), (0, "kind 9")] {
+    for (byte, word) in [(1, "version 3"), (0, "kind 9")] {
         for first in [true, false] {
             refused("stopped", &file, word, |bytes| {
                 let (places, end) = sections(bytes);
                 let at = if first { 0 } else { places.len() - 1 };
-                bytes[places[at] + byte] = if byte == 1 { 2 } else { 9 };
+                bytes[places[at] + byte] = if byte == 1 { 3 } else { 9 };
                 seal_checkpoint(bytes, HEAD_BLOCK..end);
             })
             .await;

@@ -101,13 +101,15 @@ pub enum ErrorCode {
     Fenced = 22,
     /// The publish is older than what is remembered of its producer.
     Forgotten = 23,
+    /// The queue's setting is at another revision than the one named.
+    StaleRevision = 32,
 }
 
 impl ErrorCode {
     /// The code for `raw`, or `None` for a number this version does not know.
     pub fn from_raw(raw: u16) -> Option<Self> {
         use ErrorCode::*;
-        const ALL: [ErrorCode; 23] = [
+        const ALL: [ErrorCode; 24] = [
             Protocol,
             Version,
             UnknownKind,
@@ -131,6 +133,7 @@ impl ErrorCode {
             Internal,
             Fenced,
             Forgotten,
+            StaleRevision,
         ];
         ALL.into_iter().find(|code| *code as u16 == raw)
     }

@@ -81,6 +81,8 @@ kinds! {
     ClusterStatus = 38, ClusterStatusReply = 39,
     /// An operator's order to the cluster, see `ClusterAction`.
     ClusterOrder = 40, ClusterOrdered = 41,
+    /// A queue's mode or copies are to change while it runs.
+    ChangeQueue = 50, QueueChanged = 51,
 }
 
 /// A decoded frame header.

@@ -18,4 +18,5 @@ pub mod message;
 pub mod name;
 pub mod node;
 pub mod record;
+pub mod setting;
 pub mod vocabulary;

@@ -47,6 +47,12 @@ impl Extension {
     pub const ZONE: u16 = 5;
     /// In a `ClusterOrder` to move a group: the node that it goes to, u32 (LE).
     pub const TO: u16 = 6;
+    /// In `Declared`, `LocateReply` and `QueueInfoReply`: the revision of the queue's setting,
+    /// u32 (LE). Left out where it was never changed.
+    pub const REVISION: u16 = 12;
+    /// In `QueueInfoReply`: the setting that is in force in the partition, and how far it is
+    /// applied ([`crate::setting::InForce`]). Left out where the queue's was never changed.
+    pub const IN_FORCE: u16 = 13;
 }
 
 macro_rules! bodies {
@@ -270,6 +276,11 @@ pub const DELIVERY_DURABLE: u32 = 2;
 
 /// [`Publish::flags`]: confirm at durable whatever the queue's mode.
 pub const PUBLISH_DURABLE: u32 = 1;
+
+/// [`ChangeQueue::flags`]: the copies are to change, too.
+pub const CHANGE_COPIES: u32 = 1;
+/// [`ChangeQueue::revision`]: whatever the queue's is.
+pub const ANY_REVISION: u32 = u32::MAX;
 
 /// [`Settle::flags`]: answer with a settle confirm when the queue's mode is met.
 pub const SETTLE_CONFIRM: u32 = 1;
@@ -704,5 +715,30 @@ bodies! {
         changed: u8,
         /// For people: what it comes to.
         message: String,
+    }
+    /// Change a queue's mode, its copies, or both, while it runs.
+    ChangeQueue {
+        /// From `Declared` or `LocateReply`.
+        queue_id: u64,
+        /// A `Mode`; 0 = keep.
+        mode: u8,
+        /// Copies W: 0 = majority, 255 = all; kept without [`CHANGE_COPIES`].
+        copies: u8,
+        /// 0 or [`CHANGE_COPIES`].
+        flags: u32,
+        /// Refused unless the queue's setting is at this revision, or was when the same change
+        /// was made; [`ANY_REVISION`] = whatever it is.
+        revision: u32,
+    }
+    /// Answers change queue: group 0 has it, and each partition's log gets it.
+    QueueChanged {
+        /// 0 when that was the setting before.
+        changed: u8,
+        /// The setting's revision now.
+        revision: u32,
+        /// A `Mode`.
+        mode: u8,
+        /// Copies W: 0 = majority, 255 = all.
+        copies: u8,
     }
 }

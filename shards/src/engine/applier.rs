@@ -1,6 +1,6 @@
 //! Committed commands into the partitions: the same code live and at boot.
 
-use wire::{message::LossReport, record::Records};
+use wire::{message::LossReport, record::Records, vocabulary::Mode};
 
 use super::{
     core::Map,
@@ -54,6 +54,11 @@ pub(super) enum Applied {
     },
     Created {
         key: PartitionKey,
+    },
+    /// The setting that ends with the entry.
+    Changed {
+        key: PartitionKey,
+        before: (Mode, u8),
     },
     Dropped,
     Weakened,
@@ -158,6 +163,19 @@ impl Applier<'_> {
                 let below = slot.gap_at.unwrap_or(below).min(below);
                 let records = slot.machine.apply_purge(below, &keep);
                 Applied::Purged { key, records }
+            }
+            Command::Change {
+                mode,
+                copies,
+                revision,
+                ..
+            } => {
+                let spec = slot.machine.spec();
+                let before = (spec.mode, spec.copies);
+                match slot.machine.apply_change(mode, copies, revision) {
+                    true => Applied::Changed { key, before },
+                    false => Applied::Nothing,
+                }
             }
             Command::NewGeneration {
                 generation,

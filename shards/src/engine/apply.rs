@@ -2,7 +2,7 @@
 
 use wire::{
     error::{ErrorCode, Outcome},
-    vocabulary::Boundary,
+    vocabulary::{Boundary, Mode},
 };
 
 use super::{
@@ -58,12 +58,13 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let ours = slot.group.is_leader() && slot.group.term() == entry.term;
         if ours && !slot.serving {
-            let action = GateAction::Serving { group };
+            let at = at(entry);
+            let action = GateAction::Serving { group, at };
             if removed(Rule::BarrierDurable) {
                 let copies = majority(self.replicas_of(group));
-                return self.gate(group, at(entry), Boundary::Written, copies, action);
+                return self.gate(group, at, Boundary::Written, copies, action);
             }
-            self.gate_majority(group, at(entry), action);
+            self.gate_majority(group, at, action);
         }
     }
 
@@ -184,6 +185,7 @@ impl<B: BatchBuffer> Engine<B> {
                     first,
                     count,
                     bytes,
+                    again: false,
                 };
                 if removed(Rule::DeliveryGate) {
                     self.open_recovered(key);
@@ -198,6 +200,7 @@ impl<B: BatchBuffer> Engine<B> {
                     first,
                     count,
                     bytes: 0,
+                    again: true,
                 };
                 self.gate_append(group, at, append, Some(reply));
             }
@@ -221,7 +224,7 @@ impl<B: BatchBuffer> Engine<B> {
                 let boundary = self
                     .partitions
                     .get(&key)
-                    .map(|slot| slot.mode.delivery_gate());
+                    .map(|slot| slot.mode().delivery_gate());
                 let action = GateAction::Mark { key, mark };
                 self.gate_at(
                     group,
@@ -235,7 +238,12 @@ impl<B: BatchBuffer> Engine<B> {
                 let action = GateAction::Purged { asked, records };
                 self.gate_by_mode(group, at, key, action);
             }
-            (Applied::Created { key }, _) => self.gate_begun(group, at, key),
+            (Applied::Created { key }, _) => {
+                self.gate_begun(group, at, key);
+                // It began as declared, or with a setting whose revision it does not have.
+                self.drive_change_of(key);
+            }
+            (Applied::Changed { key, before }, _) => self.after_change(group, at, key, before),
             (Applied::Weakened, _) => {}
             (
                 Applied::NewGeneration {
@@ -329,11 +337,16 @@ impl<B: BatchBuffer> Engine<B> {
         if let Some(met) = self.met(group, at, Boundary::Durable, durable_copies) {
             return self.act(append.action(true, confirm), met);
         }
-        let delivery = self
-            .partitions
-            .get(&key)
-            .map(|slot| slot.mode.delivery_gate());
-        let open = delivery == Some(Boundary::Durable);
+        let mode = self.partitions.get(&key).map(|slot| slot.mode());
+        let mode = mode.unwrap_or(Mode::Durable);
+        let open = mode.delivery_gate() == Boundary::Durable;
+        let confirm = confirm.map(|reply| PublishReply {
+            boundary: match reply.durable {
+                true => Boundary::Durable,
+                false => mode.confirm_gate(),
+            },
+            ..reply
+        });
         let waits = confirm.filter(|reply| reply.boundary == Boundary::Durable);
         let now = confirm.filter(|reply| reply.boundary == Boundary::Written);
         if now.is_some() || !open {
@@ -350,7 +363,7 @@ impl<B: BatchBuffer> Engine<B> {
         let confirm = self
             .partitions
             .get(&key)
-            .map(|slot| slot.mode.confirm_gate());
+            .map(|slot| slot.mode().confirm_gate());
         self.gate_at(group, at, key, confirm.unwrap_or(Boundary::Durable), action);
     }
 
@@ -385,7 +398,14 @@ impl<B: BatchBuffer> Engine<B> {
         self.gate(group, at, Boundary::Durable, copies, action);
     }
 
-    fn gate(&mut self, group: u32, at: At, boundary: Boundary, copies: usize, action: GateAction) {
+    pub(super) fn gate(
+        &mut self,
+        group: u32,
+        at: At,
+        boundary: Boundary,
+        copies: usize,
+        action: GateAction,
+    ) {
         match self.met(group, at, boundary, copies) {
             Some(met) => self.act(action, met),
             None => self.push_gate(group, at, boundary, copies, action),
@@ -438,6 +458,8 @@ struct Append {
     first: u64,
     count: u32,
     bytes: u64,
+    /// They are those of an earlier entry, whose own gate opens them for delivery.
+    again: bool,
 }
 
 impl Append {
@@ -447,13 +469,14 @@ impl Append {
             first,
             count,
             bytes,
+            again,
         } = self;
         GateAction::Append {
             key,
             first,
             count,
             bytes,
-            open,
+            open: open && !again,
             confirm,
         }
     }

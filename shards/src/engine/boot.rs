@@ -774,8 +774,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// The barrier is passed: what recovery found may be delivered.
     pub(super) fn open_recovered(&mut self, key: PartitionKey) {
         if let Some(slot) = self.partitions.get_mut(&key) {
-            let next = slot.machine.next_offset();
-            slot.machine.open_delivery(next);
+            slot.open_all();
             self.mark_dirty(key);
         }
     }

@@ -269,6 +269,7 @@ impl<B: BatchBuffer> Engine<B> {
             Kind::Peek => self.on_peek(conn, correlation, body),
             Kind::Purge => self.on_purge(conn, correlation, body),
             Kind::ClusterOrder => self.on_cluster_order(conn, correlation, body),
+            Kind::ChangeQueue => self.on_change_queue(conn, correlation, body),
             Kind::ClusterStatus => self.on_cluster_status(conn, correlation, body),
             Kind::Ping => self.reply(conn, correlation, &wire::message::Pong::default()),
             Kind::Pong | Kind::GoingAway => {}

@@ -96,6 +96,7 @@ impl Late {
             Origin::Purge(asked)
             | Origin::Declare(asked)
             | Origin::Delete(asked)
+            | Origin::Change { asked, .. }
             | Origin::Order(asked) => {
                 if self.take(*asked) {
                     *origin = Origin::Nobody;
@@ -119,7 +120,10 @@ impl Late {
                 !replies.is_empty()
             }
             GateAction::Purged { asked, .. } => !self.take(*asked),
-            GateAction::Mark { .. } | GateAction::Begun { .. } | GateAction::Serving { .. } => true,
+            GateAction::Mark { .. }
+            | GateAction::Begun { .. }
+            | GateAction::Serving { .. }
+            | GateAction::Changed { .. } => true,
         }
     }
 
@@ -316,6 +320,7 @@ impl<B: BatchBuffer> Engine<B> {
             Origin::Purge(asked)
             | Origin::Declare(asked)
             | Origin::Delete(asked)
+            | Origin::Change { asked, .. }
             | Origin::Order(asked) => {
                 self.error(asked.conn, asked.correlation, code, outcome, message);
             }

@@ -28,8 +28,13 @@ impl Directory {
         }
     }
 
+    /// Takes a queue in, unless what is told of it is behind what is known.
     pub(super) fn insert(&mut self, queue: Arc<QueueDeclaration>) {
         self.knows_below(queue.queue_id + 1);
+        let known = self.queues.by_id(queue.queue_id);
+        if known.is_some_and(|known| known.revision > queue.revision) {
+            return;
+        }
         self.queues.insert(queue);
     }
 

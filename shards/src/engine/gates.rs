@@ -35,7 +35,9 @@ pub(super) struct PublishReply {
     pub deadline_ms: u64,
     /// Publish body bytes, for the window.
     pub bytes: u32,
-    /// The boundary the confirm waits for.
+    /// It asked for durable, whatever the mode.
+    pub durable: bool,
+    /// The boundary the confirm waits for: by the setting that is in force at its entry.
     pub boundary: Boundary,
     /// Of the partition when it was proposed; the partition may be gone when
     /// it is confirmed.
@@ -55,6 +57,11 @@ pub(super) enum Origin {
     Purge(Asked),
     Declare(Asked),
     Delete(Asked),
+    /// A change of a queue's setting; `named`: from a revision that whoever asks named.
+    Change {
+        asked: Asked,
+        named: bool,
+    },
     /// An operator's.
     Order(Asked),
     Recover {
@@ -93,7 +100,25 @@ pub(super) enum GateAction {
     /// The empty entry of a new leadership: from here on the group serves.
     Serving {
         group: u32,
+        at: At,
     },
+    /// A change of setting is in force, and as durable as the stronger one asks for.
+    Changed {
+        key: PartitionKey,
+        revision: u32,
+    },
+}
+
+impl GateAction {
+    /// The partition whose records, settles or mark it is about.
+    fn key(&self) -> Option<PartitionKey> {
+        match self {
+            GateAction::Append { key, .. }
+            | GateAction::Settles { key, .. }
+            | GateAction::Mark { key, .. } => Some(*key),
+            _ => None,
+        }
+    }
 }
 
 /// An entry, as a gate sees it: its index for the other copies, its end for ours.
@@ -260,6 +285,23 @@ impl GroupSlot {
         }
     }
 
+    /// Takes a partition's gates from where they wait, to wait for this instead: what no
+    /// change may do.
+    pub(super) fn move_gates(&mut self, key: PartitionKey, boundary: Boundary, copies: usize) {
+        let mut moved = Vec::new();
+        for queue in &mut self.gates {
+            let gates = queue.gates.drain(..);
+            let (of_it, rest): (VecDeque<_>, VecDeque<_>) =
+                gates.partition(|gate| gate.action.key() == Some(key));
+            queue.gates = rest;
+            moved.extend(of_it);
+        }
+        moved.sort_by_key(|gate| gate.at.index);
+        for gate in moved {
+            self.push_gate(boundary, copies, gate);
+        }
+    }
+
     pub(super) fn clear_gates(&mut self) {
         self.gates.clear();
     }
@@ -360,7 +402,7 @@ impl<B: BatchBuffer> Engine<B> {
                         slot.unsynced_bytes = slot.unsynced_bytes.saturating_sub(bytes);
                     }
                     if open {
-                        slot.machine.open_delivery(next);
+                        slot.open_delivery(next);
                         self.mark_dirty(key);
                     }
                 }
@@ -380,7 +422,11 @@ impl<B: BatchBuffer> Engine<B> {
                 self.mark_dirty(key);
                 self.check_serving();
             }
-            GateAction::Serving { group } => self.began_serving(group),
+            GateAction::Serving { group, at } => {
+                self.began_serving(group);
+                self.follow_changes(group, at);
+            }
+            GateAction::Changed { key, revision } => self.changed(key, revision),
             GateAction::Purged { asked, records } => {
                 let body = wire::message::Purged {
                     records,

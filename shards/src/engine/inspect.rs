@@ -2,7 +2,7 @@
 
 use wire::message::QueueInfoReply;
 
-use super::{core::Engine, meta::says_halts, partition::PartitionKey};
+use super::{core::Engine, meta::says_of, partition::PartitionKey};
 use crate::io::BatchBuffer;
 
 impl<B: BatchBuffer> Engine<B> {
@@ -12,6 +12,8 @@ impl<B: BatchBuffer> Engine<B> {
         let queue = self.directory.by_id(key.queue_id)?;
         let counts = slot.machine.counts(self.time_in(slot.group));
         let written_next = slot.machine.next_offset();
+        let mut extensions = says_of(queue);
+        extensions.extend(self.says_in_force(key));
         let byte = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         Some(QueueInfoReply {
             queue: self.describe(queue),
@@ -36,9 +38,9 @@ impl<B: BatchBuffer> Engine<B> {
             consumers: counts.consumers,
             latched: u8::from(self.latched),
             copies_present: byte(1 + self.links.up()),
-            copies_needed: byte(self.copies_of(key, slot.mode.confirm_gate())),
+            copies_needed: byte(self.copies_of(key, slot.mode().confirm_gate())),
             losses: slot.losses.clone(),
-            extensions: says_halts(queue),
+            extensions,
         })
     }
 }

@@ -170,6 +170,7 @@ impl<B: BatchBuffer> Engine<B> {
         for key in &keys {
             if let Some(slot) = self.partitions.get_mut(key) {
                 slot.machine.step_down();
+                slot.changing = None;
                 slot.acknowledges.clear();
                 slot.settle_replies.clear();
                 slot.armed_ms = u64::MAX;

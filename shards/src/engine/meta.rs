@@ -27,6 +27,7 @@ use super::{
     partition::PartitionKey,
     publish::refused_by_log,
     relay::Routed,
+    setting::says_revision,
     turn::Deferred,
     types::{ConnKey, ShardMessage},
 };
@@ -85,13 +86,19 @@ fn asks_to_halt(request: &ArchivedDeclare) -> Result<Option<bool>, String> {
     }
 }
 
-/// What is told of a queue on total loss: nothing where its group just goes on.
-pub(super) fn says_halts(queue: &QueueDeclaration) -> Vec<Extension> {
+/// What is told of a queue beside its description.
+pub(super) fn says_of(queue: &QueueDeclaration) -> Vec<Extension> {
+    let revision = says_revision(queue).into_iter();
+    says_halts(queue).chain(revision).collect()
+}
+
+/// What becomes of it on total loss: nothing where its group just goes on.
+fn says_halts(queue: &QueueDeclaration) -> impl Iterator<Item = Extension> {
     let halts = queue.halts.then(|| Extension {
         kind: Extension::ON_TOTAL_LOSS,
         bytes: vec![ON_LOSS_HALT],
     });
-    halts.into_iter().collect()
+    halts.into_iter()
 }
 
 impl<B: BatchBuffer> Engine<B> {
@@ -172,7 +179,9 @@ impl<B: BatchBuffer> Engine<B> {
             let message = format!("{count} partitions are above the limit of {MAX_PARTITIONS}");
             return Err((ErrorCode::TooLarge, message));
         }
-        self.check_copies(request)?;
+        if let Some(copies) = request.copies {
+            self.check_w(request.mode.unwrap_or(Mode::Durable), copies)?;
+        }
         if request.lease_ms.is_some_and(|lease| lease > MAX_LEASE_MS) {
             return Err((ErrorCode::Invalid, "a lease is at most 7 days".to_owned()));
         }
@@ -206,12 +215,12 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// More copies than replicas can never be met; fewer than a majority at durable
     /// would not keep what a confirm promises.
-    fn check_copies(&self, request: &DeclareRequest) -> Result<(), (ErrorCode, String)> {
+    pub(super) fn check_w(&self, mode: Mode, copies: u8) -> Result<(), (ErrorCode, String)> {
         // Of any data group: they all have as many.
         let replicas = self.replicas_of(GroupId::META.0 + 1);
-        let Some(copies) = request.copies.filter(|copies| *copies != 255) else {
+        if matches!(copies, 0 | 255) {
             return Ok(());
-        };
+        }
         if usize::from(copies) > replicas {
             let there_are = match replicas {
                 1 => "this server has 1 replica".to_owned(),
@@ -223,8 +232,7 @@ impl<B: BatchBuffer> Engine<B> {
             return Err((ErrorCode::MissingCopies, message));
         }
         let least = majority(replicas);
-        let durable = request.mode != Some(Mode::Buffered);
-        if durable && copies != 0 && usize::from(copies) < least {
+        if mode != Mode::Buffered && usize::from(copies) < least {
             let copies = match copies {
                 1 => "1 copy is".to_owned(),
                 _ => format!("{copies} copies are"),
@@ -300,6 +308,13 @@ impl<B: BatchBuffer> Engine<B> {
         if let MetaCommand::Forget { node } = *command {
             self.tell_forgotten(node);
         }
+        if let MetaCommand::Change { .. } = command {
+            let asked = match origin {
+                Origin::Change { asked, named } => Some((asked, named)),
+                _ => None,
+            };
+            return self.decided_change(&outcome, asked);
+        }
         let origin = match origin {
             Origin::Order(asked) => {
                 self.on_ordered(command, &outcome, asked);
@@ -319,8 +334,12 @@ impl<B: BatchBuffer> Engine<B> {
                 },
                 Origin::Declare(asked),
             ) => {
+                let way = match field {
+                    "mode" | "copies" => "change it with `tidegate queue change`",
+                    _ => "delete it first",
+                };
                 let message = format!(
-                    "the queue exists with {field} {stands}, and {other} was asked for; declare it as it is, or delete it first"
+                    "the queue exists with {field} {stands}, and {other} was asked for; declare it as it is, or {way}"
                 );
                 self.refuse(asked.conn, asked.correlation, ErrorCode::Conflict, message);
             }
@@ -421,7 +440,7 @@ impl<B: BatchBuffer> Engine<B> {
         let body = Declared {
             created: u8::from(created),
             queue: self.describe(queue),
-            extensions: says_halts(queue),
+            extensions: says_of(queue),
         };
         self.reply(asked.conn, asked.correlation, &body);
     }
@@ -595,6 +614,9 @@ impl<B: BatchBuffer> Engine<B> {
                 if slot.begun || !leads {
                     self.tell_ready(key);
                 }
+                if leads {
+                    self.drive_change(key, queue);
+                }
                 continue;
             }
             if !leads {
@@ -612,9 +634,14 @@ impl<B: BatchBuffer> Engine<B> {
         }
     }
 
-    /// Weakens the group first when the mode needs answers at written.
     fn create_partition(&mut self, group: GroupId, spec: PartitionSpec) {
-        let needs_written = spec.mode.delivery_gate() == Boundary::Written;
+        self.weaken_for(group, spec.mode);
+        self.propose_to_group(group, &Command::Create(spec));
+    }
+
+    /// Weakens the group where a queue of the mode needs answers at written.
+    pub(super) fn weaken_for(&mut self, group: GroupId, mode: Mode) {
+        let needs_written = mode.delivery_gate() == Boundary::Written;
         let weak = self
             .groups
             .get(&group.0)
@@ -625,7 +652,6 @@ impl<B: BatchBuffer> Engine<B> {
             }
             self.propose_to_group(group, &Command::Weaken);
         }
-        self.propose_to_group(group, &Command::Create(spec));
     }
 
     /// Proposes a command that belongs to a group rather than a partition.
@@ -722,15 +748,11 @@ impl<B: BatchBuffer> Engine<B> {
         }
         match self.directory.by_name(name) {
             Some(queue) => {
-                let queue = self.describe(queue);
-                self.reply(
-                    conn,
-                    correlation,
-                    &LocateReply {
-                        queue,
-                        extensions: Vec::new(),
-                    },
-                );
+                let body = LocateReply {
+                    queue: self.describe(queue),
+                    extensions: says_revision(queue).into_iter().collect(),
+                };
+                self.reply(conn, correlation, &body);
             }
             None if !self.directory_known => {
                 let (code, message) = super::publish::unavailable();

@@ -2,10 +2,13 @@
 
 use wire::{
     message::{LossReport, RefusedSettle},
-    vocabulary::Mode,
+    vocabulary::{Boundary, Mode},
 };
 
-use super::deadlines::Asked;
+use super::{
+    changing::{Changing, Stretches},
+    deadlines::Asked,
+};
 use crate::{
     group::GroupId,
     state::{command::PartitionSpec, queue::Partition},
@@ -45,7 +48,6 @@ pub(super) struct SettleReply {
 pub(super) struct PartitionSlot {
     pub key: PartitionKey,
     pub group: GroupId,
-    pub mode: Mode,
     pub machine: Partition,
     /// Generation of the history the offsets belong to.
     pub generation: u32,
@@ -82,6 +84,8 @@ pub(super) struct PartitionSlot {
     /// After a read error: no dispatch before this time. 0 once a delivery
     /// went out again.
     pub read_pause_until_ms: u64,
+    /// `None`: no change of its setting was under way in this leadership.
+    pub changing: Option<Box<Changing>>,
 }
 
 impl PartitionSlot {
@@ -92,7 +96,6 @@ impl PartitionSlot {
                 partition: spec.partition,
             },
             group,
-            mode: spec.mode,
             machine: Partition::new(spec),
             generation,
             losses: Vec::new(),
@@ -110,7 +113,45 @@ impl PartitionSlot {
             dropping: false,
             armed_ms: u64::MAX,
             read_pause_until_ms: 0,
+            changing: None,
         }
+    }
+
+    /// Of the setting in force.
+    pub(super) fn mode(&self) -> Mode {
+        self.machine.spec().mode
+    }
+
+    /// The revision of the setting in force; 0 = as declared.
+    pub(super) fn revision(&self) -> u32 {
+        self.machine.change().map_or(0, |change| change.revision)
+    }
+
+    /// What a command that is proposed now may have to reach: by the setting in force, or
+    /// by one that is on its way into the log.
+    pub(super) fn demand(&self) -> Boundary {
+        let coming = self.changing.as_ref().and_then(|it| it.proposed);
+        let coming = coming.map(|(_, mode)| mode.confirm_gate());
+        let now = self.mode().confirm_gate();
+        coming.map_or(now, |coming| coming.max(now))
+    }
+
+    /// Everything below `next` passed its delivery gate, but for what waits under an
+    /// earlier setting.
+    pub(super) fn open_delivery(&mut self, next: u64) {
+        let next = match &mut self.changing {
+            Some(changing) => changing.stretches.pass(next),
+            None => next,
+        };
+        self.machine.open_delivery(next);
+    }
+
+    /// Everything there is may be delivered, whatever gates still wait.
+    pub(super) fn open_all(&mut self) {
+        if let Some(changing) = &mut self.changing {
+            changing.stretches = Stretches::default();
+        }
+        self.machine.open_delivery(self.machine.next_offset());
     }
 
     /// Brings the shard's sum up to date with what the partition takes now.

@@ -44,6 +44,7 @@ impl<B: BatchBuffer> Engine<B> {
             correlation,
             deadline_ms: u64::MAX,
             bytes: body.len() as u32,
+            durable: false,
             boundary: Boundary::Durable,
             generation: 0,
             answered: false,
@@ -86,8 +87,10 @@ impl<B: BatchBuffer> Engine<B> {
         self.admits_publishes()?;
         let slot = self.partitions.get(&key).filter(|slot| !slot.dropping);
         let slot = slot.ok_or_else(|| self.no_partition(key))?;
-        let mut boundary = slot.mode.confirm_gate();
-        if publish.flags.to_native() & PUBLISH_DURABLE != 0 {
+        reply.durable = publish.flags.to_native() & PUBLISH_DURABLE != 0;
+        // Until its entry is applied: the setting that is in force there counts.
+        let mut boundary = slot.demand();
+        if reply.durable {
             boundary = Boundary::Durable;
         }
         let deadline = match publish.deadline_ms.to_native() {
@@ -96,9 +99,6 @@ impl<B: BatchBuffer> Engine<B> {
         };
         reply.boundary = boundary;
         reply.deadline_ms = self.server_ms + u64::from(deadline);
-        // A durable queue's delivery waits for durable too: demand it even for
-        // the gate that nobody confirms.
-        let demand = boundary.max(slot.mode.delivery_gate());
         let stamp_ms = self.time_in(slot.group);
         let producer = producer_of(publish);
         let command = Command::Append {
@@ -124,7 +124,7 @@ impl<B: BatchBuffer> Engine<B> {
         let head = command.head();
         let index = group
             .group
-            .propose(&mut self.log, &[head.bytes(), command.tail()], demand)
+            .propose(&mut self.log, &[head.bytes(), command.tail()], boundary)
             .map_err(refused_by_log)?;
         group.origins.push_back((index, Origin::Publish(*reply)));
         group.set_proposed();

@@ -42,6 +42,8 @@ pub(super) struct Barrier {
     pub correlation: u64,
     pub key: PartitionKey,
     pub deadline_ms: u64,
+    /// On how many copies, where the queue's setting was changed behind it.
+    pub copies: Option<usize>,
 }
 
 /// Waits until its records are read back.
@@ -100,7 +102,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     pub(super) fn on_frontiers(&mut self, conn: ConnKey, correlation: u64, body: &[u8]) {
         let (_, key) = partition_request!(self, conn, correlation, body, Frontiers);
-        let copies = self.copies_of(key, Boundary::Durable);
+        let copies = self.copies_below_frontier(key);
         let Some(slot) = self.partitions.get(&key) else {
             return;
         };
@@ -136,6 +138,7 @@ impl<B: BatchBuffer> Engine<B> {
             correlation,
             key,
             deadline_ms,
+            copies: None,
         });
     }
 
@@ -189,7 +192,8 @@ impl<B: BatchBuffer> Engine<B> {
             self.refuse(barrier.conn, barrier.correlation, code, message);
             return true;
         };
-        let copies = self.copies_of(barrier.key, Boundary::Durable);
+        let copies = barrier.copies;
+        let copies = copies.unwrap_or_else(|| self.copies_of(barrier.key, Boundary::Durable));
         let Some(group) = self.groups.get(&slot.group.0) else {
             return false;
         };

@@ -297,7 +297,7 @@ impl<B: BatchBuffer> Engine<B> {
             self.answer_gone(origin);
             return Ok(());
         };
-        let demand = slot.mode.confirm_gate();
+        let demand = slot.demand();
         let Some(group) = self.groups.get_mut(&slot.group.0) else {
             self.answer_gone(origin);
             return Ok(());

@@ -60,27 +60,34 @@ impl Shortfall {
     }
 }
 
-impl fmt::Display for Shortfall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let boundary = match self.boundary {
-            Boundary::Written => "written",
-            Boundary::Durable => "durable",
-        };
-        let (met, needed) = (self.met, self.needed);
-        write!(
-            f,
-            "the deadline passed with {met} of the {needed} copies on other nodes {boundary} that the confirm needs; missing: "
-        )?;
+impl Shortfall {
+    /// How many copies are there, of how many, and which nodes lack one.
+    pub(super) fn copies(&self) -> String {
+        let (met, needed, boundary) = (self.met, self.needed, self.boundary.name());
+        let missing = self.missing();
+        format!("{met} of {needed} copies on other nodes are {boundary}; missing: {missing}")
+    }
+
+    fn missing(&self) -> String {
         match self.missing.as_slice() {
-            [] => f.write_str("a replica that is being brought up again")?,
-            [node] => write!(f, "node {node}")?,
-            [first, rest @ ..] => {
-                write!(f, "nodes {first}")?;
-                for node in rest {
-                    write!(f, ", {node}")?;
-                }
+            [] => "a replica that is being brought up again".to_owned(),
+            [node] => format!("node {node}"),
+            nodes => {
+                let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
+                format!("nodes {}", nodes.join(", "))
             }
         }
+    }
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (met, needed, boundary) = (self.met, self.needed, self.boundary.name());
+        let missing = self.missing();
+        write!(
+            f,
+            "the deadline passed with {met} of the {needed} copies on other nodes {boundary} that the confirm needs; missing: {missing}"
+        )?;
         f.write_str("; the publish may still become visible: see \"tidegate cluster status\" for what keeps it, look at the frontiers, or publish again and accept a duplicate")
     }
 }

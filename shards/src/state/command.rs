@@ -16,6 +16,7 @@
 //! 9 NewGeneration queue_id u64, partition u16, generation u32, first_lost u64
 //! 10 AppendOnce   queue_id u64, partition u16, stamp_ms u64, count u32,
 //!                 producer u64, epoch u32, sequence u64, records…
+//! 19 Change       queue_id u64, partition u16, mode u8, copies u8, revision u32
 //! ids: (offset u64, attempt u32) back to back
 //! ```
 //!
@@ -122,6 +123,16 @@ pub enum Command<'a> {
         generation: u32,
         first_lost: u64,
     },
+    /// From here on the partition confirms and delivers by this mode and W, unless a
+    /// change of this revision or a later one came before.
+    Change {
+        queue_id: u64,
+        partition: u16,
+        mode: Mode,
+        /// W: 0 = majority, 255 = all.
+        copies: u8,
+        revision: u32,
+    },
 }
 
 impl Command<'_> {
@@ -160,6 +171,11 @@ impl Command<'_> {
                 ..
             }
             | Command::NewGeneration {
+                queue_id,
+                partition,
+                ..
+            }
+            | Command::Change {
                 queue_id,
                 partition,
                 ..
@@ -227,6 +243,7 @@ mod kind {
     pub const WEAKEN: u8 = 8;
     pub const NEW_GENERATION: u8 = 9;
     pub const APPEND_ONCE: u8 = 10;
+    pub const CHANGE: u8 = 19;
 }
 
 /// A command head encoded on the stack, without its variable part.
@@ -355,6 +372,18 @@ impl<'a> Command<'a> {
                 head.put(&first_lost.to_le_bytes());
                 head
             }
+            Command::Change {
+                queue_id,
+                partition,
+                mode,
+                copies,
+                revision,
+            } => {
+                let mut head = CommandHead::place(kind::CHANGE, queue_id, partition);
+                head.put(&[mode as u8, copies]);
+                head.put(&revision.to_le_bytes());
+                head
+            }
         }
     }
 
@@ -368,6 +397,7 @@ impl<'a> Command<'a> {
             | Command::Drop { .. }
             | Command::DispatchMark { .. }
             | Command::NewGeneration { .. }
+            | Command::Change { .. }
             | Command::Weaken => &[],
         }
     }
@@ -459,6 +489,14 @@ impl<'a> Command<'a> {
                 partition,
                 generation: reader.u32()?,
                 first_lost: reader.u64()?,
+            },
+            kind::CHANGE => Command::Change {
+                queue_id,
+                partition,
+                mode: Mode::from_raw(reader.u8()?)
+                    .ok_or(CommandError::Malformed("unknown mode"))?,
+                copies: reader.u8()?,
+                revision: reader.u32()?,
             },
             _ => return Err(CommandError::Malformed("unknown kind")),
         };

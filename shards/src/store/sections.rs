@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0  kind     u8   a SectionKind
-//! 1  version  u8   1
+//! 1  version  u8   1; of group 0 and of a partition 2 where a queue's setting was changed
 //! 2  reserved u16  zero
 //! 4  len      u32 LE  bytes of payload that follow
 //! ```
@@ -13,6 +13,8 @@ use crate::log::bytes::{get_u16, get_u32};
 
 const HEAD_BYTES: usize = 8;
 const VERSION: u8 = 1;
+/// A queue's mode or copies were changed.
+const WITH_CHANGES: u8 = 2;
 
 /// What a section holds; its payload is the engine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,14 @@ pub enum SectionKind {
 }
 
 impl SectionKind {
+    /// The newest version of the kind that this program reads.
+    fn newest(self) -> u8 {
+        match self {
+            SectionKind::Meta | SectionKind::Partition => WITH_CHANGES,
+            _ => VERSION,
+        }
+    }
+
     fn from_raw(raw: u8) -> Option<Self> {
         Some(match raw {
             1 => SectionKind::Shard,
@@ -70,9 +80,21 @@ pub struct Section<'a> {
 impl Section<'_> {
     /// Appends a section whose payload `fill` writes.
     pub fn put(out: &mut Vec<u8>, kind: SectionKind, fill: impl FnOnce(&mut Vec<u8>)) {
+        Section::put_as(out, kind, |out| {
+            fill(out);
+            false
+        });
+    }
+
+    /// Likewise; `fill` says whether a queue's setting was changed, and the payload so has it.
+    pub fn put_as(out: &mut Vec<u8>, kind: SectionKind, fill: impl FnOnce(&mut Vec<u8>) -> bool) {
         let start = out.len();
         out.extend_from_slice(&[kind as u8, VERSION, 0, 0, 0, 0, 0, 0]);
-        fill(out);
+        if fill(out) {
+            if let Some(version) = out.get_mut(start + 1) {
+                *version = WITH_CHANGES;
+            }
+        }
         // Sections are cut far below 4 GiB by whoever fills them.
         let len = (out.len() - start - HEAD_BYTES) as u32;
         if let Some(field) = out.get_mut(start + 4..start + HEAD_BYTES) {
@@ -102,7 +124,8 @@ impl<'a> Sections<'a> {
         };
         let reserved = get_u16(rest, 2).ok_or_else(truncated)?;
         let len = get_u32(rest, 4).ok_or_else(truncated)? as usize;
-        let known = SectionKind::from_raw(kind).filter(|_| version == VERSION && reserved == 0);
+        let known = SectionKind::from_raw(kind)
+            .filter(|kind| (VERSION..=kind.newest()).contains(&version) && reserved == 0);
         let kind = known.ok_or(SectionsError::Unknown { kind, version })?;
         let end = HEAD_BYTES.checked_add(len).ok_or_else(truncated)?;
         let payload = rest.get(HEAD_BYTES..end).ok_or_else(truncated)?;
@@ -157,16 +180,28 @@ mod tests {
 
     #[test]
     fn a_section_of_a_later_format_is_named() {
+        for (kind, version) in [(SectionKind::Meta, 3), (SectionKind::Group, 2)] {
+            let mut body = Vec::new();
+            Section::put(&mut body, kind, |_| {});
+            body[1] = version;
+            let error = Sections::new(&body).next().unwrap().unwrap_err();
+            let kind = kind as u8;
+            assert_eq!(error, SectionsError::Unknown { kind, version });
+        }
+    }
+
+    #[test]
+    fn changed_settings_have_a_version_of_their_own() {
         let mut body = Vec::new();
-        Section::put(&mut body, SectionKind::Meta, |_| {});
-        body[1] = 2;
-        let error = Sections::new(&body).next().unwrap().unwrap_err();
-        assert_eq!(
-            error,
-            SectionsError::Unknown {
-                kind: 2,
-                version: 2
-            }
-        );
+        for kind in [SectionKind::Meta, SectionKind::Partition] {
+            Section::put_as(&mut body, kind, |out| {
+                out.push(9);
+                true
+            });
+        }
+        assert_eq!((body[1], body[10]), (2, 2));
+        let read: Vec<_> = Sections::new(&body).map(Result::unwrap).collect();
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[1].payload, [9]);
     }
 }

@@ -108,7 +108,7 @@ impl World {
             }
         }
         self.disconnect(AUDITOR);
-        Ok(())
+        self.journal.promises.judge_all()
     }
 
     /// Every queue is known by its name, on every node.
@@ -162,7 +162,10 @@ impl World {
     fn audit_partitions(&mut self, node: usize) -> Checked<()> {
         let keys: Vec<Key> = self.journal.parts.keys().copied().collect();
         for key in keys {
-            let info = self.look(node, key)?;
+            let info = self.look_applied(node, key)?;
+            let said = info.in_force.as_ref();
+            let next = (info.generation, info.written_next);
+            self.journal.promises.check_applied(key, next, said)?;
             self.audit_losses(key, &info)?;
             let ended = linear::Ended {
                 generation: info.generation,
@@ -186,6 +189,24 @@ impl World {
         match self.ask_until(node, |world| world.info(AUDITOR, key))? {
             Answer::Info(info) => Ok(info),
             answer => Err(format!("{key:?} cannot be asked about: {answer:?}")),
+        }
+    }
+
+    /// The same, once what is desired is applied.
+    fn look_applied(&mut self, node: usize, key: Key) -> Checked<Info> {
+        let until_us = self.now_us + RECOVERY_US;
+        loop {
+            let info = self.look(node, key)?;
+            let newest = self.journal.promises.newest(key.0);
+            if info.is_applied() && info.revision >= newest {
+                return Ok(info);
+            }
+            if self.now_us > until_us {
+                return Err(format!(
+                    "revision {newest} of {key:?} is not applied in a healed cluster: {info:?}"
+                ));
+            }
+            self.pass(50)?;
         }
     }
 

@@ -14,6 +14,7 @@ use linear::History;
 use wire::vocabulary::{Boundary, Mode};
 
 use super::Checked;
+use crate::promises::Promises;
 
 /// Queue id and partition.
 pub(super) type Key = (u64, u16);
@@ -130,6 +131,8 @@ pub(super) struct Journal {
     pub nodes: usize,
     /// Every loss was told to every leader: copies that are counted are there now.
     pub copies_are_there: bool,
+    /// What is known of settings.
+    pub promises: Promises,
     /// The same run, for the check that needs no knowledge of nodes and disks.
     pub history: History,
 }
@@ -138,6 +141,7 @@ impl Journal {
     pub fn new(nodes: usize) -> Self {
         Journal {
             nodes,
+            promises: Promises::new(nodes),
             ..Journal::default()
         }
     }
@@ -280,10 +284,13 @@ impl Journal {
         first_offset: u64,
     ) -> Checked<()> {
         let known = self.batches[batch].clone();
-        let mode = self.queues.get(&known.key.0).map(|queue| queue.mode);
-        let gate = mode.map_or(Boundary::Written, Mode::confirm_gate);
-        let too_low = boundary < gate || (known.durable && boundary < Boundary::Durable);
-        if too_low || copies < self.majority() {
+        let place = (generation, first_offset);
+        let met = (boundary, copies as usize);
+        let judged = self
+            .promises
+            .confirmed(known.key, place, known.durable, met);
+        judged.map_err(|wrong| format!("batch {batch}: {wrong}"))?;
+        if copies < self.majority() {
             return Err(format!(
                 "batch {batch} of {:?} was confirmed at {boundary:?} on {copies} copies",
                 known.key

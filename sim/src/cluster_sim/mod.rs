@@ -66,6 +66,10 @@ pub struct Summary {
     /// Records that loss reports named, counted at each audit.
     pub lost: u64,
     pub counts: Counts,
+    /// Changes of a partition's setting that were said to be applied, and confirms of
+    /// which the setting is known exactly.
+    pub changes: u64,
+    pub judged: usize,
     pub simulated_ms: u64,
     /// What the clients saw, put in order.
     pub linear: linear::Checked,
@@ -145,6 +149,8 @@ impl World {
             settled: self.journal.settled,
             lost: self.journal.lost,
             counts: self.counts,
+            changes: self.journal.promises.changes,
+            judged: self.journal.promises.exact(),
             simulated_ms: self.now_us / 1000,
             linear,
             trace: self.trace.clone(),

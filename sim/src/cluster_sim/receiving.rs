@@ -7,10 +7,11 @@ use wire::{
     frame::{FrameHeader, Kind, HEADER_BYTES},
     message::{
         ArchivedDeliver, ArchivedQueueInfoReply, BarrierReply, Confirm, Declared, Deliver, Error,
-        FrontiersReply, ListReply, LocateReply, PeekReply, QueueInfoReply, SettleConfirm,
-        Subscribed, Unsubscribed, DELIVERY_DURABLE, DELIVERY_REDELIVERED,
+        FrontiersReply, ListReply, LocateReply, PeekReply, QueueChanged, QueueInfoReply,
+        SettleConfirm, Subscribed, Unsubscribed, DELIVERY_DURABLE, DELIVERY_REDELIVERED,
     },
     record::Record,
+    setting::Standing,
     vocabulary::{Boundary, Mode, SettleKind},
 };
 
@@ -22,7 +23,10 @@ use super::{
     world::World,
     Checked,
 };
-use crate::record;
+use crate::{
+    promises::{said_in, Setting},
+    record,
+};
 
 /// What an answer may take beyond its deadline.
 const LATE_US: u64 = 3_000_000;
@@ -159,6 +163,9 @@ impl World {
                     created: body.created == 1,
                 };
                 let queue_id = body.queue.queue_id.to_native();
+                let (revision, _) = said_in(&body.extensions)?;
+                let setting = Setting::raw(body.queue.mode, body.queue.copies);
+                self.journal.promises.told(queue_id, revision, setting)?;
                 self.learn_queue(queue_id, queue)?;
                 Ok(Answer::Queue { queue_id })
             }
@@ -221,6 +228,17 @@ impl World {
                 }
                 Ok(Answer::Done)
             }
+            (Kind::QueueChanged, Request::Change { queue_id, setting }) => {
+                let body = codec::decode::<QueueChanged>(body).map_err(bad)?;
+                let stands = Setting::raw(body.mode, body.copies);
+                if stands != setting {
+                    return Err(format!("{setting:?} was asked for, and is {stands:?}"));
+                }
+                let promises = &mut self.journal.promises;
+                promises.told(queue_id, body.revision.to_native(), stands)?;
+                promises.asked_no_more(queue_id, setting);
+                Ok(Answer::Done)
+            }
             (Kind::ClusterOrdered, Request::Replace { node }) => {
                 self.given_up(node);
                 Ok(Answer::Done)
@@ -266,6 +284,10 @@ impl World {
                     let message = error.message.as_str();
                     return Err(format!("client {client}: subscription {subscription} was refused before, and now is {message:?}"));
                 }
+            }
+            Request::Change { queue_id, setting } if !unknown => {
+                let promises = &mut self.journal.promises;
+                promises.asked_no_more(*queue_id, *setting);
             }
             Request::Settle { kind, items, .. } if !unknown && *kind != SettleKind::Release => {
                 for item in items {
@@ -314,7 +336,7 @@ impl World {
                 "queue id {queue_id} is given out twice: {known:?}, {queue:?}"
             ));
         }
-        if known.mode != queue.mode || known.groups != queue.groups {
+        if known.groups != queue.groups {
             return Err(format!("queue {queue_id} changed: {known:?}, {queue:?}"));
         }
         known.created |= queue.created;
@@ -398,8 +420,6 @@ impl World {
         if subscribed != Some(&key) {
             return Err(format!("client {client} gets a delivery of {key:?} for subscription {subscription}, which is {subscribed:?}"));
         }
-        let queue = self.journal.queues.get(&key.0);
-        let mode = queue.map_or(Mode::Durable, |queue| queue.mode);
         let mut at = 0;
         let mut settles = Vec::new();
         for delivery in body.deliveries.iter() {
@@ -423,13 +443,21 @@ impl World {
             let durable = flags & DELIVERY_DURABLE != 0;
             self.record_seen(&held, durable, &issue);
             self.check_delivery(client, &held, flags & DELIVERY_REDELIVERED != 0, &issue)?;
-            let gate = mode.delivery_gate();
+            let promises = &self.journal.promises;
+            let gate = promises.delivery_gate(key, generation, offset);
             let met = if durable { Boundary::Durable } else { gate };
             self.journal
                 .check_copies(id, met, self.journal.majority())?;
+            let majority = self.journal.majority();
+            let durable = self.journal.check_copies(id, Boundary::Durable, majority);
+            if durable.is_err() {
+                let promises = &mut self.journal.promises;
+                promises.delivered_early(key, generation, offset);
+            }
             self.journal.sight(key, generation, offset, id)?;
             // A speculative delivery may be gone again.
-            if met >= mode.confirm_gate() {
+            let promises = &self.journal.promises;
+            if promises.delivery_promises(key, generation, offset, met) {
                 self.journal.promise(id, met)?;
             }
             self.journal.delivered += 1;
@@ -514,6 +542,7 @@ impl World {
             kind,
             items,
             confirm,
+            applied,
         } = request
         else {
             return Err("a settle confirm for something else".to_owned());
@@ -542,9 +571,12 @@ impl World {
                 let rec = self.journal.record(item.id)?;
                 rec.open_settles = rec.open_settles.saturating_sub(1);
             } else if accepted > 0 {
-                let mode = self.journal.queues.get(&item.key.0).map(|queue| queue.mode);
-                let low = mode.is_some_and(|mode| boundary < Some(mode.confirm_gate()));
-                if low || u32::from(body.copies) < self.journal.majority() {
+                let copies = usize::from(body.copies);
+                let met = boundary.ok_or("a settle confirm without a boundary")?;
+                self.journal
+                    .promises
+                    .settled(item.key, *applied, (met, copies))?;
+                if u32::from(body.copies) < self.journal.majority() {
                     return Err(format!(
                         "a settle is confirmed at {boundary:?} on {} copies: {request:?}",
                         body.copies
@@ -602,7 +634,10 @@ impl World {
 
     fn on_info(&mut self, key: Key, body: &ArchivedQueueInfoReply) -> Checked<Answer> {
         let losses = body.losses.iter();
+        let (revision, in_force) = said_in(&body.extensions)?;
         let info = Info {
+            revision,
+            in_force,
             generation: body.generation.to_native(),
             written_next: body.written_next.to_native(),
             durable_next: body.durable_next.to_native(),
@@ -626,6 +661,17 @@ impl World {
             ));
         }
         self.on_frontiers(key, info.generation, info.written_next, info.durable_next)?;
+        let setting = Setting::raw(body.queue.mode, body.queue.copies);
+        let promises = &mut self.journal.promises;
+        promises.told(key.0, revision, setting)?;
+        if let Some(said) = &info.in_force {
+            promises.in_force(key, info.generation, said)?;
+            if said.standing == Standing::Applied {
+                // Its entry is behind them.
+                let durable = self.journal.durable_below(key, info.generation, said.since);
+                durable.map_err(|wrong| format!("a change is said to be applied: {wrong}"))?;
+            }
+        }
         let part = self.journal.parts.entry(key).or_default();
         if info.acknowledged > part.acknowledges || info.dropped > part.rejects {
             return Err(format!(

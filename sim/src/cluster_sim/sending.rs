@@ -3,9 +3,9 @@
 use wire::{
     codec,
     message::{
-        Barrier, ClusterOrder, Credit, Declare, Extension, Frontiers, List, Locate, Peek, Ping,
-        Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, ORDER_ACCEPT_LOSS,
-        PUBLISH_DURABLE, SETTLE_CONFIRM,
+        Barrier, ChangeQueue, ClusterOrder, Credit, Declare, Extension, Frontiers, List, Locate,
+        Peek, Ping, Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, CHANGE_COPIES,
+        ORDER_ACCEPT_LOSS, PUBLISH_DURABLE, SETTLE_CONFIRM,
     },
     vocabulary::{ClusterAction, Mode, SettleKind},
 };
@@ -16,7 +16,7 @@ use super::{
     requests::{Held, Request},
     world::World,
 };
-use crate::record;
+use crate::{promises::Setting, record};
 
 /// What a publish asks for.
 #[derive(Debug, Clone, Default)]
@@ -84,6 +84,26 @@ impl World {
         let name = body.name.clone();
         let request = Request::Declare { name, mode };
         ask!(self, client, request, body)
+    }
+
+    /// Asks for a change from that revision on.
+    pub(super) fn change(
+        &mut self,
+        client: usize,
+        queue_id: u64,
+        setting: Setting,
+        revision: u32,
+    ) -> u64 {
+        let body = ChangeQueue {
+            queue_id,
+            mode: setting.mode() as u8,
+            copies: setting.asked_copies(),
+            flags: CHANGE_COPIES,
+            revision,
+            ..Default::default()
+        };
+        self.journal.promises.ask(queue_id, setting);
+        ask!(self, client, Request::Change { queue_id, setting }, body)
     }
 
     pub(super) fn publish(&mut self, client: usize, key: Key, what: &Publishing) -> u64 {
@@ -204,6 +224,7 @@ impl World {
             kind,
             items,
             confirm,
+            applied: self.journal.promises.applied(first.key),
         };
         ask!(self, client, request, body)
     }

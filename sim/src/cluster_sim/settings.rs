@@ -6,7 +6,7 @@ use wire::node::MAX_MEMBERS;
 use crate::Random;
 
 /// Names of the scenarios a seed can be run in.
-pub const SCENARIOS: [&str; 10] = [
+pub const SCENARIOS: [&str; 11] = [
     "calm",
     "crash",
     "partition",
@@ -17,6 +17,7 @@ pub const SCENARIOS: [&str; 10] = [
     "ruin",
     "replace",
     "members",
+    "modes",
 ];
 
 /// What goes wrong: the weights of the kinds of fault; 0 = never.
@@ -101,6 +102,8 @@ pub struct Settings {
     pub spread_after_ms: u64,
     /// Clocks run off by up to so many millionths.
     pub drift_ppm: u64,
+    /// So many of a thousand things that a client does are changes of a queue's setting.
+    pub changes: u64,
 }
 
 impl Settings {
@@ -143,6 +146,7 @@ impl Settings {
             sync_us: random.pick(&[50, 2_000, 20_000]),
             hop_us: random.pick(&[50, 500, 5_000]),
             drift_ppm: random.pick(&[0, 100, 20_000]),
+            changes: 0,
             spread_after_ms: match scenario {
                 "calm" | "crash" | "replace" => 300,
                 "members" => random.pick(&[0, 300]),
@@ -155,6 +159,10 @@ impl Settings {
         if scenario == "members" {
             settings.busy_ms = 10_000;
             settings.fault_every_ms = settings.fault_every_ms.max(400);
+        }
+        if scenario == "modes" {
+            settings.changes = random.pick(&[10, 40, 120]);
+            settings.overlapping_cuts |= random.chance(1, 3);
         }
         if scenario == "replace" {
             // The next disk is lost only when the last is made up for.
@@ -226,6 +234,17 @@ fn kinds_of(scenario: &str) -> FaultKinds {
             link_loss: 2,
             pause: 1,
             slow_disk: 1,
+            ..none
+        },
+        "modes" => FaultKinds {
+            crash: 4,
+            power_cut: 2,
+            partition: 2,
+            link_loss: 1,
+            slow_link: 1,
+            slow_disk: 1,
+            io_error: 1,
+            pause: 1,
             ..none
         },
         "disk" => FaultKinds {

@@ -1,6 +1,9 @@
 //! What clients do by themselves.
 
-use wire::vocabulary::{Mode, SettleKind};
+use wire::{
+    message::ANY_REVISION,
+    vocabulary::{Mode, SettleKind},
+};
 
 use super::{
     journal::Key,
@@ -9,6 +12,7 @@ use super::{
     world::{Happening, World},
     Checked,
 };
+use crate::promises::Setting;
 
 /// Requests a client leaves unanswered before it waits.
 const MOST_PENDING: usize = 40;
@@ -54,6 +58,10 @@ impl World {
     }
 
     fn act_connected(&mut self, client: usize) {
+        let changes = self.settings.changes;
+        if changes > 0 && self.random.chance(changes, 1000) {
+            return self.act_change(client);
+        }
         match self.random.below(1000) {
             0..=14 => self.act_declare(client),
             15..=429 => self.act_publish(client),
@@ -89,6 +97,38 @@ impl World {
             (mode, lease_ms, 1 + self.random.below(3) as u16)
         });
         self.declare(client, name, mode, partitions, lease_ms);
+    }
+
+    /// Some setting that can be kept, from the newest revision known, an older one, or
+    /// whatever it is.
+    fn act_change(&mut self, client: usize) {
+        let Some((queue_id, partition)) = self.some_key() else {
+            return self.act_declare(client);
+        };
+        let mode = match self.settings.durable_only {
+            true => Mode::Durable,
+            false => self.random.pick(&Mode::ALL),
+        };
+        let (nodes, majority) = (self.settings.nodes as u64, self.settings.majority() as u64);
+        let least = if mode == Mode::Buffered { 1 } else { majority };
+        let number = least + self.random.below(nodes + 1 - least);
+        let copies = self.random.pick(&[0, 0, 255, number as u8]);
+        let newest = self.journal.promises.newest(queue_id);
+        let revision = match self.random.below(4) {
+            0 => ANY_REVISION,
+            1 => newest.saturating_sub(1),
+            _ => newest,
+        };
+        let mut setting = Setting::new(mode, copies);
+        if revision < newest && self.random.chance(1, 2) {
+            // As one whose answer was lost.
+            let stands = self.journal.promises.setting(queue_id, newest);
+            setting = stands.unwrap_or(setting);
+        }
+        self.change(client, queue_id, setting, revision);
+        if self.random.chance(1, 2) {
+            self.info(client, (queue_id, partition));
+        }
     }
 
     fn act_publish(&mut self, client: usize) {

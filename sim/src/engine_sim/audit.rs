@@ -59,7 +59,7 @@ impl World {
             }
         }
         self.disconnect(AUDITOR);
-        Ok(())
+        self.journal.promises.judge_all()
     }
 
     fn audit_name(&mut self, queue_id: u64, name: &str, state: QueueState) -> Checked<()> {
@@ -81,8 +81,7 @@ impl World {
 
     fn audit_partition(&mut self, key: Key, state: QueueState, opened: bool) -> Checked<()> {
         let now_us = self.now_us;
-        let correlation = self.info(AUDITOR, key);
-        let info = match (self.await_answer(AUDITOR, correlation)?, state) {
+        let info = match (self.look_applied(key, state)?, state) {
             (Answer::Info(_), QueueState::Deleted) => {
                 return Err(format!("{key:?} was deleted, and is there"));
             }
@@ -97,6 +96,9 @@ impl World {
             }
             (answer, state) => return Err(format!("{key:?} is {state:?}: {answer:?}")),
         };
+        let said = info.in_force.as_ref();
+        let next = (info.generation, info.written_next);
+        self.journal.promises.check_applied(key, next, said)?;
         self.audit_losses(key, &info)?;
         let present = self.peek_all(key, &info)?;
         self.audit_present(key, &present)?;
@@ -105,6 +107,30 @@ impl World {
             self.all_kept_is_durable(key, &present);
         }
         Ok(())
+    }
+
+    /// Asks for a partition's info until what is desired is applied.
+    fn look_applied(&mut self, key: Key, state: QueueState) -> Checked<Answer> {
+        let until = self.now_us + PATIENCE_MS * 1000;
+        loop {
+            let correlation = self.info(AUDITOR, key);
+            let answer = self.await_answer(AUDITOR, correlation)?;
+            let newest = self.journal.promises.newest(key.0);
+            match &answer {
+                Answer::Info(info) if state == QueueState::Declared => {
+                    if info.is_applied() && info.revision >= newest {
+                        return Ok(answer);
+                    }
+                }
+                _ => return Ok(answer),
+            }
+            if self.now_us > until {
+                return Err(format!(
+                    "revision {newest} of {key:?} is not applied: {answer:?}"
+                ));
+            }
+            self.pass(10)?;
+        }
     }
 
     /// An opening makes durable whatever it kept.

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use wire::vocabulary::{Boundary, Mode};
 
 use super::Checked;
+use crate::promises::Promises;
 
 /// Queue id and partition.
 pub(super) type Key = (u64, u16);
@@ -124,6 +125,8 @@ pub(super) struct Journal {
     pub parts: BTreeMap<Key, Part>,
     /// Names for which a declare is, or was left, under way.
     pub declaring: BTreeMap<String, u32>,
+    /// What is known of settings.
+    pub promises: Promises,
     /// What was seen at all, for runs that must not be empty.
     pub confirmed: u64,
     pub delivered: u64,
@@ -139,6 +142,13 @@ pub(super) struct Moment {
 }
 
 impl Journal {
+    pub fn new() -> Self {
+        Journal {
+            promises: Promises::new(1),
+            ..Journal::default()
+        }
+    }
+
     /// A batch that is about to be sent.
     pub fn publish(&mut self, key: Key, durable: bool, not_before_ms: &[u64]) -> usize {
         let batch = self.batches.len();
@@ -185,14 +195,12 @@ impl Journal {
         moment: Moment,
     ) -> Checked<()> {
         let known = self.batches[batch].clone();
-        let mode = self.queues.get(&known.key.0).map(|queue| queue.mode);
-        let gate = mode.map_or(Boundary::Written, Mode::confirm_gate);
-        if boundary < gate || (known.durable && boundary < Boundary::Durable) {
-            return Err(format!(
-                "batch {batch} of {:?} was confirmed at {boundary:?}",
-                known.key
-            ));
-        }
+        let place = (generation, first_offset);
+        let met = (boundary, 1);
+        let judged = self
+            .promises
+            .confirmed(known.key, place, known.durable, met);
+        judged.map_err(|wrong| format!("batch {batch}: {wrong}"))?;
         self.sight_generation(known.key, generation, moment)?;
         self.batches[batch].fate = Fate::Confirmed;
         self.confirmed += known.count;

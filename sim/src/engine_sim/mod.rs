@@ -70,6 +70,10 @@ pub struct Summary {
     pub checkpoints: u64,
     /// Records packed.
     pub packed: u64,
+    /// Changes of a partition's setting that were said to be applied, and confirms of
+    /// which the setting is known exactly.
+    pub changes: u64,
+    pub judged: usize,
     pub simulated_ms: u64,
     pub trace: Trace,
 }
@@ -138,6 +142,8 @@ impl World {
             latches: self.node.latches,
             checkpoints: self.node.checkpoints,
             packed: self.node.packed,
+            changes: self.journal.promises.changes,
+            judged: self.journal.promises.exact(),
             simulated_ms: self.now_us / 1000,
             trace: self.trace.clone(),
         }

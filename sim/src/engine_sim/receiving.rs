@@ -6,10 +6,12 @@ use wire::{
     frame::{FrameHeader, Kind, HEADER_BYTES},
     message::{
         ArchivedDeliver, ArchivedQueueInfoReply, BarrierReply, Confirm, Declared, Deleted, Deliver,
-        Error, FrontiersReply, ListReply, LocateReply, PeekReply, Purged, QueueInfoReply,
-        SettleConfirm, Subscribed, Unsubscribed, DELIVERY_DURABLE, DELIVERY_REDELIVERED,
+        Error, FrontiersReply, ListReply, LocateReply, PeekReply, Purged, QueueChanged,
+        QueueInfoReply, SettleConfirm, Subscribed, Unsubscribed, DELIVERY_DURABLE,
+        DELIVERY_REDELIVERED,
     },
     record::Record,
+    setting::Standing,
     vocabulary::{Boundary, Mode, SettleKind},
 };
 
@@ -20,6 +22,7 @@ use super::{
     world::World,
     Checked,
 };
+use crate::promises::{said_in, Setting};
 
 /// Time after which every shard knows of a deletion.
 const KNOWN_EVERYWHERE_US: u64 = 100_000;
@@ -127,6 +130,9 @@ impl World {
                     learned_us: self.now_us,
                 };
                 let queue_id = body.queue.queue_id.to_native();
+                let (revision, _) = said_in(&body.extensions)?;
+                let setting = Setting::raw(body.queue.mode, body.queue.copies);
+                self.journal.promises.told(queue_id, revision, setting)?;
                 self.learn_queue(queue_id, queue)?;
                 Ok(Answer::Queue {
                     queue_id,
@@ -167,7 +173,9 @@ impl World {
                 self.on_settle_confirm(body, &request, moments)
             }
             (Kind::QueueInfoReply, Request::Info { key }) => {
-                self.on_info(key, codec::decode::<QueueInfoReply>(body).map_err(bad)?)
+                let body = codec::decode::<QueueInfoReply>(body).map_err(bad)?;
+                let moment = self.moment(key, moments);
+                self.on_info(key, body, moment)
             }
             (Kind::FrontiersReply, Request::Frontiers { key }) => {
                 let body = codec::decode::<FrontiersReply>(body).map_err(bad)?;
@@ -212,6 +220,17 @@ impl World {
                 codec::decode::<ListReply>(body).map_err(bad)?;
                 Ok(Answer::Done)
             }
+            (Kind::QueueChanged, Request::Change { queue_id, setting }) => {
+                let body = codec::decode::<QueueChanged>(body).map_err(bad)?;
+                let stands = Setting::raw(body.mode, body.copies);
+                if stands != setting {
+                    return Err(format!("{setting:?} was asked for, and is {stands:?}"));
+                }
+                let promises = &mut self.journal.promises;
+                promises.told(queue_id, body.revision.to_native(), stands)?;
+                promises.asked_no_more(queue_id, setting);
+                Ok(Answer::Done)
+            }
             (Kind::Pong, Request::Ping) => Ok(Answer::Done),
             (kind, request) => Err(format!("client {client} gets {kind:?} for {request:?}")),
         }
@@ -241,6 +260,10 @@ impl World {
                 if let Some(link) = self.clients[client].link.as_mut() {
                     link.unanswered_bytes = link.unanswered_bytes.saturating_sub(*bytes);
                 }
+            }
+            Request::Change { queue_id, setting } if !unknown => {
+                let promises = &mut self.journal.promises;
+                promises.asked_no_more(*queue_id, *setting);
             }
             Request::Declare { name, .. } => self.journal.declare_ends(name),
             // It may yet take place.
@@ -301,7 +324,7 @@ impl World {
                 "queue id {queue_id} is given out twice: {known:?}, {queue:?}"
             ));
         }
-        if known.mode != queue.mode || known.shards != queue.shards {
+        if known.shards != queue.shards {
             return Err(format!("queue {queue_id} changed: {known:?}, {queue:?}"));
         }
         known.created |= queue.created;
@@ -450,11 +473,6 @@ impl World {
         }
         let moment = self.moment(key, moments);
         self.journal.sight_generation(key, generation, moment)?;
-        let mode = self
-            .journal
-            .queues
-            .get(&key.0)
-            .map_or(Mode::Durable, |queue| queue.mode);
         let mut at = 0;
         let mut settles = Vec::new();
         for delivery in body.deliveries.iter() {
@@ -476,9 +494,17 @@ impl World {
             self.note(format_args!("  {held:?} flags {flags}"));
             self.check_delivery(client, &held, redelivered, moment)?;
             let durable = flags & DELIVERY_DURABLE != 0;
-            let gate = mode.delivery_gate();
+            let promises = &self.journal.promises;
+            let gate = promises.delivery_gate(key, generation, offset);
             let met = if durable { Boundary::Durable } else { gate };
             self.check_on_disk(key, id, met, moment)?;
+            if self
+                .check_on_disk(key, id, Boundary::Durable, moment)
+                .is_err()
+            {
+                let promises = &mut self.journal.promises;
+                promises.delivered_early(key, generation, offset);
+            }
             self.journal.sight(
                 key,
                 generation,
@@ -576,6 +602,7 @@ impl World {
             kind,
             items,
             confirm,
+            applied,
             delay_ms,
             sent_us,
             own,
@@ -616,12 +643,10 @@ impl World {
                 self.refused(*kind, item)?;
             } else if accepted > 0 {
                 let moment = self.moment(item.key, moments);
-                let mode = self.journal.queues.get(&item.key.0).map(|queue| queue.mode);
-                if mode.is_some_and(|mode| boundary < Some(mode.confirm_gate())) {
-                    return Err(format!(
-                        "a settle is confirmed at {boundary:?}: {request:?}"
-                    ));
-                }
+                let met = boundary.ok_or("a settle confirm without a boundary")?;
+                self.journal
+                    .promises
+                    .settled(item.key, *applied, (met, 1))?;
                 let earliest_us = sent_us + delay_ms * 1000;
                 self.accepted(*kind, item, durable, earliest_us, moment)?;
             }
@@ -687,9 +712,17 @@ impl World {
         Ok(())
     }
 
-    fn on_info(&mut self, key: Key, body: &ArchivedQueueInfoReply) -> Checked<Answer> {
+    fn on_info(
+        &mut self,
+        key: Key,
+        body: &ArchivedQueueInfoReply,
+        moment: Moment,
+    ) -> Checked<Answer> {
         let losses = body.losses.iter();
+        let (revision, in_force) = said_in(&body.extensions)?;
         let info = Info {
+            revision,
+            in_force,
             generation: body.generation.to_native(),
             written_next: body.written_next.to_native(),
             durable_next: body.durable_next.to_native(),
@@ -714,6 +747,15 @@ impl World {
             ));
         }
         self.on_frontiers(key, info.generation, info.written_next, info.durable_next)?;
+        let setting = Setting::raw(body.queue.mode, body.queue.copies);
+        let promises = &mut self.journal.promises;
+        promises.told(key.0, revision, setting)?;
+        if let Some(said) = &info.in_force {
+            promises.in_force(key, info.generation, said)?;
+            if said.standing == Standing::Applied {
+                self.is_behind_what_is_durable(key, info.generation, said.since, moment)?;
+            }
+        }
         let part = self.journal.parts.entry(key).or_default();
         if info.acknowledged > part.acknowledges || info.dropped > part.rejects {
             return Err(format!(
@@ -722,6 +764,26 @@ impl World {
             ));
         }
         Ok(Answer::Info(info))
+    }
+
+    /// A change is said to be applied whose entry is behind these.
+    fn is_behind_what_is_durable(
+        &mut self,
+        key: Key,
+        generation: u32,
+        since: u64,
+        moment: Moment,
+    ) -> Checked<()> {
+        let Some(part) = self.journal.parts.get(&key) else {
+            return Ok(());
+        };
+        let below = part.places.range((generation, 0)..(generation, since));
+        for (_, id) in below {
+            let durable = self.check_on_disk(key, *id, Boundary::Durable, moment);
+            durable.map_err(|wrong| format!("a change is said to be applied: {wrong}"))?;
+        }
+        self.journal.durable_below(key, generation, since);
+        Ok(())
     }
 
     fn on_peek(&mut self, key: Key, from: u64, body: &[u8], moments: &[Moment]) -> Checked<Answer> {

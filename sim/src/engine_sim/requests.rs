@@ -1,8 +1,12 @@
 //! What a client waits for an answer to.
 
-use wire::vocabulary::{Mode, SettleKind};
+use wire::{
+    setting::{InForce, Standing},
+    vocabulary::{Mode, SettleKind},
+};
 
 use super::journal::Key;
+use crate::promises::Setting;
 
 /// One delivery a client knows of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub(super) enum Request {
         kind: SettleKind,
         items: Vec<Held>,
         confirm: bool,
+        /// The revision that was said to be applied when it was sent.
+        applied: u32,
         delay_ms: u64,
         sent_us: u64,
         /// The items are this connection's; otherwise all must be refused.
@@ -68,6 +74,10 @@ pub(super) enum Request {
     },
     List,
     Ping,
+    Change {
+        queue_id: u64,
+        setting: Setting,
+    },
 }
 
 impl Request {
@@ -141,11 +151,22 @@ pub(super) struct Info {
     pub purged: u64,
     pub consumers: u32,
     pub losses: Vec<(u32, u64)>,
+    /// The setting that is desired, and the one in force where it was changed.
+    pub revision: u32,
+    pub in_force: Option<InForce>,
 }
 
 impl Info {
     /// Records that are not settled.
     pub fn unsettled(&self) -> u64 {
         self.gated + self.ready + self.delayed + self.leased
+    }
+
+    /// What is desired is applied.
+    pub fn is_applied(&self) -> bool {
+        let said = self.in_force.as_ref();
+        let applied =
+            |said: &InForce| said.standing == Standing::Applied && said.revision == self.revision;
+        said.map_or(self.revision == 0, applied)
     }
 }

@@ -3,8 +3,9 @@
 use wire::{
     codec,
     message::{
-        Barrier, Credit, Declare, Delete, Frontiers, List, Locate, Peek, Ping, Publish, Purge,
-        QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, PUBLISH_DURABLE, SETTLE_CONFIRM,
+        Barrier, ChangeQueue, Credit, Declare, Delete, Frontiers, List, Locate, Peek, Ping,
+        Publish, Purge, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, CHANGE_COPIES,
+        PUBLISH_DURABLE, SETTLE_CONFIRM,
     },
     vocabulary::{Mode, SettleKind},
 };
@@ -15,6 +16,7 @@ use super::{
     requests::{Held, Request},
     world::World,
 };
+use crate::promises::Setting;
 
 /// What a publish asks for.
 #[derive(Debug, Clone, Default)]
@@ -92,6 +94,26 @@ impl World {
             ..Default::default()
         };
         ask!(self, client, Request::Delete { queue_id }, body)
+    }
+
+    /// Asks for a change from that revision on.
+    pub(super) fn change(
+        &mut self,
+        client: usize,
+        queue_id: u64,
+        setting: Setting,
+        revision: u32,
+    ) -> u64 {
+        let body = ChangeQueue {
+            queue_id,
+            mode: setting.mode() as u8,
+            copies: setting.asked_copies(),
+            flags: CHANGE_COPIES,
+            revision,
+            ..Default::default()
+        };
+        self.journal.promises.ask(queue_id, setting);
+        ask!(self, client, Request::Change { queue_id, setting }, body)
     }
 
     pub(super) fn publish(&mut self, client: usize, key: Key, what: &Publishing) -> u64 {
@@ -209,10 +231,14 @@ impl World {
             ..Default::default()
         };
         let sent_us = self.now_us;
+        let applied = items
+            .first()
+            .map_or(0, |item| self.journal.promises.applied(item.key));
         let request = Request::Settle {
             kind,
             items,
             confirm,
+            applied,
             delay_ms,
             sent_us,
             own,

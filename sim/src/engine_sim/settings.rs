@@ -5,8 +5,8 @@ use shards::log::{LogOptions, SyncMethod};
 use crate::Random;
 
 /// Names of the scenarios a seed can be run in.
-pub const SCENARIOS: [&str; 7] = [
-    "mixed", "power", "errors", "boot", "leases", "full", "shards",
+pub const SCENARIOS: [&str; 8] = [
+    "mixed", "power", "errors", "boot", "leases", "full", "shards", "modes",
 ];
 
 /// How often what goes wrong, in per cent of the chances there are.
@@ -56,6 +56,8 @@ pub struct Settings {
     pub write_us: u64,
     pub sync_us: u64,
     pub mail_us: u64,
+    /// So many of a thousand things that a client does are changes of a queue's setting.
+    pub changes: u64,
 }
 
 impl Settings {
@@ -99,6 +101,7 @@ impl Settings {
             write_us: 300,
             sync_us: 1_000,
             mail_us: 100,
+            changes: 0,
         }
     }
 
@@ -147,6 +150,10 @@ impl Settings {
             write_us: random.pick(&[50, 500, 5_000, 40_000]),
             sync_us: random.pick(&[50, 2_000, 20_000, 150_000]),
             mail_us: random.pick(&[10, 500, 10_000]),
+            changes: match scenario {
+                "modes" => random.pick(&[10, 40, 150]),
+                _ => 0,
+            },
         };
         settings.colour(scenario);
         // A lease that ends before a settle can arrive would never be settled.
@@ -175,6 +182,10 @@ impl Settings {
                 self.lease_ms = (5, 40);
                 self.life_ms = 2_500;
                 rates.stall = 15;
+            }
+            "modes" => {
+                rates.power_cut = 60;
+                self.lives += 1;
             }
             "full" => rates.disk_full = 100,
             "shards" => {

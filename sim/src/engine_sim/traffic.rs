@@ -1,6 +1,9 @@
 //! What clients do by themselves.
 
-use wire::vocabulary::{Mode, SettleKind};
+use wire::{
+    message::ANY_REVISION,
+    vocabulary::{Mode, SettleKind},
+};
 
 use super::{
     client::Link,
@@ -10,6 +13,7 @@ use super::{
     world::{Happening, World},
     Checked,
 };
+use crate::promises::Setting;
 
 /// Requests a client leaves unanswered before it waits.
 const MOST_PENDING: usize = 40;
@@ -56,6 +60,10 @@ impl World {
     }
 
     fn act_connected(&mut self, client: usize) {
+        let changes = self.settings.changes;
+        if changes > 0 && self.random.chance(changes, 1000) {
+            return self.act_change(client);
+        }
         match self.random.below(1000) {
             0..=19 => self.act_declare(client),
             20..=22 => self.act_delete(client),
@@ -106,6 +114,30 @@ impl World {
             None => 1 + self.random.below(3) as u16,
         };
         self.declare(client, name, mode, partitions, lease_ms);
+    }
+
+    /// From the newest revision known, an older one, or whatever it is.
+    fn act_change(&mut self, client: usize) {
+        let Some((queue_id, partition)) = self.some_key() else {
+            return self.act_declare(client);
+        };
+        let mode = self.random.pick(&Mode::ALL);
+        let mut setting = Setting::new(mode, self.random.pick(&[0, 1, 255]));
+        let newest = self.journal.promises.newest(queue_id);
+        let revision = match self.random.below(4) {
+            0 => ANY_REVISION,
+            1 => newest.saturating_sub(1),
+            _ => newest,
+        };
+        if revision < newest && self.random.chance(1, 2) {
+            // As one whose answer was lost.
+            let stands = self.journal.promises.setting(queue_id, newest);
+            setting = stands.unwrap_or(setting);
+        }
+        self.change(client, queue_id, setting, revision);
+        if self.random.chance(1, 2) {
+            self.info(client, (queue_id, partition));
+        }
     }
 
     fn act_delete(&mut self, client: usize) {

@@ -189,7 +189,7 @@ impl World {
             queue: BTreeMap::new(),
             planned: 0,
             clients,
-            journal: Journal::default(),
+            journal: Journal::new(),
             trace: Trace::new(TAIL_LINES),
             lived: 0,
             schedule: Schedule::default(),

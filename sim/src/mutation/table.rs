@@ -111,7 +111,7 @@ pub const CHECKS: &[Check] = &[
     check(&[CheckpointMadeDurable], &[Engine(ALL, 700)], Violation),
     check(&[LoadRetiresOther], &[Engine(ALL, 1_400)], Violation),
     check(&[BodyBeforeHead], &[Engine(ALL, 280)], Covered("checkpoint-verified")),
-    check(&[CheckpointVerified], &[Engine(ALL, 1_400)], Violation),
+    check(&[CheckpointVerified], &[Engine("mixed", 250)], Violation),
     check(&[BodyBeforeHead, CheckpointVerified], &[Engine(ALL, 700)], Violation),
     check(&[ReadsHoldFiles], &[Engine(ALL, 700)], Violation),
     check(&[PackDurable], &[Engine(ALL, 700)], Violation),
@@ -155,4 +155,8 @@ pub const CHECKS: &[Check] = &[
     check(&[PerBoundary], &[BEHIND], Violation),
     check(&[GateOwner], &[Cluster("calm", 3, 40)], Violation),
     check(&[GateCopies], &[Cluster("calm", 3, 40)], Violation),
+    check(&[], &[Engine("modes", 140), Cluster("modes", 3, 40)], Covered("the rules")),
+    check(&[ChangeFenced], &[Engine("modes", 140)], Violation),
+    check(&[ChangeHoldsBack], &[Engine("modes", 140)], Violation),
+    check(&[ChangeDurable], &[Engine("modes", 140), Cluster("modes", 3, 40)], Violation),
 ];

@@ -54,6 +54,8 @@ macro_rules! for_each_body {
         $visit!(ClusterStatusReply, cluster_status_reply);
         $visit!(ClusterOrder, cluster_order);
         $visit!(ClusterOrdered, cluster_ordered);
+        $visit!(ChangeQueue, change_queue);
+        $visit!(QueueChanged, queue_changed);
     };
 }
 
@@ -639,6 +641,27 @@ pub fn cluster_ordered() -> ClusterOrdered {
     ClusterOrdered {
         changed: 1,
         message: "node 3 is forgotten: no recovery waits for it".into(),
+        extensions: extensions(),
+    }
+}
+
+pub fn change_queue() -> ChangeQueue {
+    ChangeQueue {
+        queue_id: QUEUE_ID,
+        mode: Mode::Speculative as u8,
+        copies: 255,
+        flags: CHANGE_COPIES,
+        revision: 0x5152_5354,
+        extensions: extensions(),
+    }
+}
+
+pub fn queue_changed() -> QueueChanged {
+    QueueChanged {
+        changed: 1,
+        revision: 0x5152_5355,
+        mode: Mode::Buffered as u8,
+        copies: 2,
         extensions: extensions(),
     }
 }

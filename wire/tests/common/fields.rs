@@ -76,6 +76,8 @@ macro_rules! with_fields {
             }
             ClusterOrder { action flags node group generation extensions }
             ClusterOrdered { changed message extensions }
+            ChangeQueue { queue_id mode copies flags revision extensions }
+            QueueChanged { changed revision mode copies extensions }
         }
     };
 }

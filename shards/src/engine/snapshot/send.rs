@@ -167,7 +167,9 @@ impl<B: BatchBuffer> Engine<B> {
             Stage::Meta => {
                 sending.stage = Stage::End;
                 let meta = self.meta.as_ref()?;
-                Some(piece::meta(|out| meta.state.capture(out)))
+                Some(piece::meta(|out| {
+                    meta.state.capture(out);
+                }))
             }
             Stage::Partitions => self.next_of_partitions(sending),
             Stage::End => {

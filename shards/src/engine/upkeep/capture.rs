@@ -101,8 +101,10 @@ impl<B: BatchBuffer> Engine<B> {
             if !std::mem::replace(&mut capturing.begun, true) {
                 let group = self.groups.get(&slot.group.0);
                 let covered = group.map_or(0, |slot| slot.group.last_applied().0);
-                Section::put(&mut capturing.piece, SectionKind::Partition, |out| {
+                let piece = &mut capturing.piece;
+                Section::put_as(piece, SectionKind::Partition, |out| {
                     put_partition(slot, covered, out);
+                    slot.machine.change().is_some()
                 });
             }
             if !capture_records(slot, &mut capturing, &mut budget) {
@@ -136,7 +138,7 @@ impl<B: BatchBuffer> Engine<B> {
             });
         }
         if let Some(meta) = &self.meta {
-            Section::put(out, SectionKind::Meta, |out| meta.state.capture(out));
+            Section::put_as(out, SectionKind::Meta, |out| meta.state.capture(out));
         }
         Section::put(out, SectionKind::Shard, |out| {
             out.extend_from_slice(&self.server_ms.to_le_bytes());

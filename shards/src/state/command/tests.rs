@@ -86,6 +86,13 @@ fn samples(records: &[u8], ids: &[u8], visit: &mut dyn FnMut(Command<'_>)) {
         generation: 4,
         first_lost: 55,
     });
+    visit(Command::Change {
+        queue_id,
+        partition,
+        mode: Mode::Buffered,
+        copies: 3,
+        revision: 7,
+    });
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! ```text
 //! next_queue_id u64, next_join u64, dealt lower u64, dealt upper u64,
 //! queues u32: queue_id u64, name_len u16, name, mode u8 (+ 128: its group waits for an
-//!             operator on total loss), copies u8, lease_ms u64,
-//!             partitions u16, group u32 each
+//!             operator on total loss; + 64: its setting was changed), copies u8, lease_ms u64,
+//!             partitions u16, group u32 each; where its setting was changed: revision u32
 //! opens u32:  node u32, log u16, cookie u64, open_counter u64, nonce u64
 //! groups u32: group u32, generation u32, newest_peer u64, retired u32, peer u64 each
 //! replaced u32: group u32, retired peer u64, new peer u64
@@ -35,22 +35,33 @@ use crate::state::{command::CommandError, reader::Reader};
 
 /// With a queue's mode.
 const HALTS: u8 = 128;
+/// Likewise: a revision stands behind the groups.
+const CHANGED: u8 = 64;
 /// Sections at the end.
 const ROSTER: u8 = 1;
 const LEFT: u8 = 2;
 const KEPT: u8 = 3;
 
 impl MetaState {
-    /// Appends the whole state to `out`.
-    pub fn capture(&self, out: &mut Vec<u8>) {
+    /// Appends the whole state to `out`; true if some queue's setting was changed since it
+    /// was declared.
+    pub fn capture(&self, out: &mut Vec<u8>) -> bool {
+        let mut changed = false;
         let [lower, upper] = self.placement.dealt();
         for word in [self.next_queue_id, self.next_join, lower, upper] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         put_count(out, self.queues.len());
         for queue in self.queues.iter() {
+            changed |= queue.revision > 0;
             put_queue(out, queue);
         }
+        self.capture_nodes(out);
+        changed
+    }
+
+    /// What is known of nodes and groups.
+    fn capture_nodes(&self, out: &mut Vec<u8>) {
         put_count(out, self.opens.len());
         for ((node, log), open) in &self.opens {
             out.extend_from_slice(&node.to_le_bytes());
@@ -323,11 +334,15 @@ fn put_queue(out: &mut Vec<u8>, queue: &QueueDeclaration) {
     out.extend_from_slice(&(queue.name.len() as u16).to_le_bytes());
     out.extend_from_slice(queue.name.as_bytes());
     let halts = if queue.halts { HALTS } else { 0 };
-    out.extend_from_slice(&[queue.mode as u8 | halts, queue.copies]);
+    let changed = if queue.revision > 0 { CHANGED } else { 0 };
+    out.extend_from_slice(&[queue.mode as u8 | halts | changed, queue.copies]);
     out.extend_from_slice(&queue.lease_ms.to_le_bytes());
     out.extend_from_slice(&(queue.groups.len() as u16).to_le_bytes());
     for group in queue.groups.iter() {
         out.extend_from_slice(&group.to_le_bytes());
+    }
+    if queue.revision > 0 {
+        out.extend_from_slice(&queue.revision.to_le_bytes());
     }
 }
 
@@ -338,12 +353,17 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
         .map_err(|_| CommandError::Malformed("a name is not UTF-8"))?
         .into();
     let mode = reader.u8()?;
-    let halts = mode & HALTS != 0;
-    let mode = Mode::from_raw(mode & !HALTS).ok_or(CommandError::Malformed("an unknown mode"))?;
+    let (halts, changed) = (mode & HALTS != 0, mode & CHANGED != 0);
+    let mode = Mode::from_raw(mode & !(HALTS | CHANGED));
+    let mode = mode.ok_or(CommandError::Malformed("an unknown mode"))?;
     let copies = reader.u8()?;
     let lease_ms = reader.u64()?;
     let groups = (0..reader.u16()?).map(|_| reader.u32());
     let groups = groups.collect::<Result<Vec<u32>, _>>()?.into();
+    let revision = if changed { reader.u32()? } else { 0 };
+    if changed && revision == 0 {
+        return Err(CommandError::Malformed("a change without a revision"));
+    }
     Ok(QueueDeclaration {
         queue_id,
         name,
@@ -351,6 +371,7 @@ fn read_queue(reader: &mut Reader<'_>) -> Result<QueueDeclaration, CommandError>
         copies,
         lease_ms,
         halts,
+        revision,
         groups,
     })
 }
@@ -382,6 +403,12 @@ mod tests {
         state.apply(&declare("a", Mode::Durable));
         state.apply(&declare("b", Mode::Buffered));
         state.apply(&MetaCommand::Delete { queue_id: 1 });
+        state.apply(&MetaCommand::Change {
+            queue_id: 2,
+            mode: Mode::Speculative,
+            copies: 2,
+            base: 0,
+        });
         state.apply(&MetaCommand::Opened {
             node: 1,
             log: 0,

@@ -21,6 +21,7 @@
 //! 14 Moved     group u32, generation u32, from u32, to u32
 //! 15 Leave     node u32
 //! 16 Remove    node u32
+//! 19 Change    queue_id u64, mode u8, copies u8, base u32
 //! ```
 //!
 //! A text is a length and then so many bytes of UTF-8.
@@ -49,6 +50,7 @@ const MOVE: u8 = 13;
 const MOVED: u8 = 14;
 const LEAVE: u8 = 15;
 const REMOVE: u8 = 16;
+const CHANGE: u8 = 19;
 
 impl MetaCommand {
     /// The command as bytes. A name longer than its 16-bit length (which
@@ -133,6 +135,17 @@ impl MetaCommand {
                 out.extend_from_slice(&order.to_le_bytes());
             }
             MetaCommand::Members(command) => command.encode(&mut out),
+            MetaCommand::Change {
+                queue_id,
+                mode,
+                copies,
+                base,
+            } => {
+                out.extend_from_slice(&[CHANGE, VERSION]);
+                out.extend_from_slice(&queue_id.to_le_bytes());
+                out.extend_from_slice(&[*mode as u8, *copies]);
+                out.extend_from_slice(&base.to_le_bytes());
+            }
         }
         out
     }
@@ -204,6 +217,13 @@ impl MetaCommand {
                 order: reader.u32()?,
             },
             FOUND..=REMOVE => MetaCommand::Members(MemberCommand::decode(kind, &mut reader)?),
+            CHANGE => MetaCommand::Change {
+                queue_id: reader.u64()?,
+                mode: Mode::from_raw(reader.u8()?)
+                    .ok_or(CommandError::Malformed("unknown mode"))?,
+                copies: reader.u8()?,
+                base: reader.u32()?,
+            },
             _ => return Err(CommandError::Malformed("unknown kind")),
         };
         reader.end()?;

@@ -11,6 +11,7 @@
 //! 3. A name stands for at most one queue.
 //! 4. An open counter never goes down, and one counter has one nonce.
 //! 5. A retired peer id stays retired; a generation never goes down.
+//! 6. Each change of a queue's setting raises its revision (see [`setting`]).
 //!
 //! Never does: validate what only the caller can know (how many copies exist,
 //! who may declare). A crash leaves nothing behind but group 0's log.
@@ -23,6 +24,7 @@ mod members;
 mod opens;
 mod placement;
 mod seats;
+mod setting;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -80,6 +82,8 @@ pub struct QueueDeclaration {
     pub lease_ms: u64,
     /// Its group waits for an operator where a recovery may lose confirmed records.
     pub halts: bool,
+    /// Of mode and copies: 0 = as declared, raised by each change.
+    pub revision: u32,
     /// Data group of each partition.
     pub groups: Groups,
 }
@@ -155,6 +159,14 @@ pub enum MetaCommand {
     },
     /// About who belongs to the cluster, and which nodes hold which groups.
     Members(MemberCommand),
+    /// A queue is to have this setting from now on, if it is at revision `base`.
+    Change {
+        queue_id: u64,
+        mode: Mode,
+        /// 0 = majority, 255 = all.
+        copies: u8,
+        base: u32,
+    },
 }
 
 /// What applying a command answered.
@@ -193,6 +205,17 @@ pub enum MetaOutcome {
     },
     /// The roster changed.
     Members,
+    /// The queue has the setting that was asked for; `changed`: since this command.
+    Changed {
+        queue_id: u64,
+        changed: bool,
+    },
+    /// The queue's setting is at another revision than the change began from.
+    Stale {
+        queue_id: u64,
+    },
+    /// There is no such queue.
+    NoQueue,
     /// Not applied: the command contradicts what is known, or is not valid.
     Refused {
         reason: String,
@@ -269,6 +292,12 @@ impl MetaState {
             MetaCommand::Forget { node } => self.forget(*node),
             MetaCommand::Replace { node, order } => self.replace(*node, *order),
             MetaCommand::Members(command) => self.on_members(command),
+            MetaCommand::Change {
+                queue_id,
+                mode,
+                copies,
+                base,
+            } => self.change(*queue_id, *mode, *copies, *base),
         }
     }
 
@@ -362,6 +391,7 @@ impl MetaState {
             copies: request.copies.unwrap_or(0),
             lease_ms: request.lease_ms.unwrap_or(DEFAULT_LEASE_MS),
             halts: request.halts.unwrap_or(false),
+            revision: 0,
             groups: self
                 .placement
                 .place(mode, request.partitions.unwrap_or(1))

@@ -116,6 +116,7 @@ mod tests {
             copies: 0,
             lease_ms: 1,
             halts: false,
+            revision: 0,
             groups: vec![1].into(),
         })
     }

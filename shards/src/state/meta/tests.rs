@@ -357,6 +357,14 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
         ),
         (0..4u32, any::<u32>()).prop_map(|(node, order)| MetaCommand::Replace { node, order }),
         any_member_command().prop_map(MetaCommand::Members),
+        (0..4u64, 0..3usize, any::<u8>(), 0..3u32).prop_map(|(queue_id, mode, copies, base)| {
+            MetaCommand::Change {
+                queue_id,
+                mode: Mode::ALL[mode],
+                copies,
+                base,
+            }
+        }),
     ]
 }
 

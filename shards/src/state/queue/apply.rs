@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-use wire::vocabulary::SettleKind;
+use wire::vocabulary::{Mode, SettleKind};
 
 use super::{
     delayed::Due,
     slots::{Slot, SlotState},
-    AppendedRecord, Partition,
+    AppendedRecord, Change, Partition,
 };
 use crate::state::{
     command::LeaseEndCause,
@@ -93,6 +93,21 @@ impl Partition {
     /// Deliveries below `mark` may have been handed out.
     pub fn apply_mark(&mut self, mark: u64) {
         self.mark.apply(mark);
+    }
+
+    /// What is published from here on has this mode and W. False for a revision that is
+    /// not newer than the one in force: nothing changes.
+    pub fn apply_change(&mut self, mode: Mode, copies: u8, revision: u32) -> bool {
+        if revision <= self.change.as_ref().map_or(0, |change| change.revision) {
+            return false;
+        }
+        self.change = Some(Box::new(Change {
+            revision,
+            since: self.slots.next_offset(),
+            copies_before: self.spec.copies,
+        }));
+        (self.spec.mode, self.spec.copies) = (mode, copies);
+        true
     }
 
     /// Drops every record below `below` but the deliveries in `keep`, which

@@ -6,7 +6,8 @@
 //! shown as they stood when the capture began.
 //!
 //! ```text
-//! head     queue_id u64, partition u16, mode u8, copies u8, lease_ms u64,
+//! head     queue_id u64, partition u16, mode u8 (+ 64: it was changed), copies u8,
+//!          lease_ms u64, where it was changed: revision u32, since u64, copies before u8;
 //!          next offset u64, acknowledged u64, dropped u64, purged u64,
 //!          mark u64, flagged below u64,
 //!          dues u32, then (offset u64, due_ms u64) each,
@@ -22,7 +23,7 @@
 
 use wire::vocabulary::Mode;
 
-use super::{apply::is_delayed, slots::Slot, Partition, RecordLocation};
+use super::{apply::is_delayed, slots::Slot, Change, Partition, RecordLocation};
 use crate::mutation::{removed, Rule};
 use crate::state::{
     command::{CommandError, PartitionSpec},
@@ -33,6 +34,8 @@ use crate::state::{
 const RING: u8 = 1;
 const PACKED: u8 = 2;
 const EQUAL_LENGTHS: u8 = 4;
+/// With the mode: the setting was changed, and how follows.
+const CHANGED: u8 = 64;
 
 /// Captured bytes that do not make a partition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,9 +70,15 @@ impl Partition {
         let spec = &self.spec;
         out.extend_from_slice(&spec.queue_id.to_le_bytes());
         out.extend_from_slice(&spec.partition.to_le_bytes());
-        out.extend_from_slice(&[spec.mode as u8, spec.copies]);
+        let changed = if self.change.is_some() { CHANGED } else { 0 };
+        out.extend_from_slice(&[spec.mode as u8 | changed, spec.copies]);
+        out.extend_from_slice(&spec.lease_ms.to_le_bytes());
+        if let Some(change) = &self.change {
+            out.extend_from_slice(&change.revision.to_le_bytes());
+            out.extend_from_slice(&change.since.to_le_bytes());
+            out.push(change.copies_before);
+        }
         for word in [
-            spec.lease_ms,
             self.slots.next_offset(),
             self.acknowledged,
             self.dropped,
@@ -150,7 +159,9 @@ impl Partition {
         let mut reader = Reader::new(head);
         let queue_id = reader.u64()?;
         let partition = reader.u16()?;
-        let mode = Mode::from_raw(reader.u8()?).ok_or(RestoreError::Unknown("mode"))?;
+        let mode = reader.u8()?;
+        let changed = mode & CHANGED != 0;
+        let mode = Mode::from_raw(mode & !CHANGED).ok_or(RestoreError::Unknown("mode"))?;
         let copies = reader.u8()?;
         let mut restored = Partition::new(PartitionSpec {
             queue_id,
@@ -159,6 +170,17 @@ impl Partition {
             copies,
             lease_ms: reader.u64()?,
         });
+        if changed {
+            let change = Change {
+                revision: reader.u32()?,
+                since: reader.u64()?,
+                copies_before: reader.u8()?,
+            };
+            if change.revision == 0 {
+                return Err(RestoreError::Unknown("change"));
+            }
+            restored.change = Some(Box::new(change));
+        }
         restored.slots.restore_next(reader.u64()?);
         restored.acknowledged = reader.u64()?;
         restored.dropped = reader.u64()?;
@@ -403,6 +425,40 @@ mod tests {
         let none = [&head[..], &[0; 4]].concat();
         let error = Partition::restore(&none).err();
         assert_eq!(error, Some(RestoreError::Unknown("producers")));
+    }
+
+    #[test]
+    fn a_change_of_the_setting_is_captured_and_only_a_newer_one_is_taken() {
+        let (head, body) = captured();
+        let mut partition = restored(&head, &body).unwrap();
+        assert!(partition.apply_change(Mode::Durable, 255, 4));
+        for late in [3, 4] {
+            assert!(!partition.apply_change(Mode::Speculative, 1, late));
+        }
+        partition.end_capture();
+        let mut changed = Vec::new();
+        partition.begin_capture(&mut changed);
+        assert_eq!(changed.len(), head.len() + 13);
+        let again = Partition::restore(&changed).unwrap();
+        let change = Change {
+            revision: 4,
+            since: 402,
+            copies_before: 2,
+        };
+        assert_eq!(again.change(), Some(&change));
+        assert_eq!(
+            (again.spec().mode, again.spec().copies),
+            (Mode::Durable, 255)
+        );
+        assert_eq!(again.spec(), partition.spec());
+        for cut in 0..changed.len() {
+            let error = Partition::restore(&changed[..cut]).err();
+            assert_eq!(error, Some(RestoreError::Truncated), "{cut}");
+        }
+        let at = 8 + 2 + 2 + 8;
+        changed[at..at + 4].fill(0);
+        let error = Partition::restore(&changed).err();
+        assert_eq!(error, Some(RestoreError::Unknown("change")));
     }
 
     #[test]

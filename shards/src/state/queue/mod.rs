@@ -124,6 +124,17 @@ pub struct PartitionCounts {
     pub oldest_ready_age_ms: u64,
 }
 
+/// The last change of a partition's mode and W.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// From 1 on.
+    pub revision: u32,
+    /// Offsets from here on were published under it.
+    pub since: u64,
+    /// W before.
+    pub copies_before: u8,
+}
+
 /// What a record takes beside its slot where it waits in an order of its own,
 /// by due time, by offset or by the end of its lease.
 const LISTED_BYTES: u64 = 32;
@@ -154,6 +165,8 @@ pub struct Partition {
     stamps: Stamps,
     /// None: most queues have no producer that wants it.
     producers: Option<Box<Producers>>,
+    /// None: most queues keep the setting they were declared with.
+    change: Option<Box<Change>>,
     /// Exclusive end of what has passed the delivery gate.
     open: u64,
     acknowledged: u64,
@@ -177,6 +190,7 @@ impl Partition {
             mark: DispatchMark::new(),
             stamps: Stamps::default(),
             producers: None,
+            change: None,
             open: 0,
             acknowledged: 0,
             dropped: 0,
@@ -186,9 +200,19 @@ impl Partition {
         }
     }
 
-    /// What the partition was created as.
+    /// What the partition is: as it was created, with the setting in force.
     pub fn spec(&self) -> &PartitionSpec {
         &self.spec
+    }
+
+    /// The last change of its setting.
+    pub fn change(&self) -> Option<&Change> {
+        self.change.as_deref()
+    }
+
+    /// Exclusive end of what has passed the delivery gate.
+    pub fn opened(&self) -> u64 {
+        self.open
     }
 
     /// Exclusive end of the offsets given out.

@@ -76,6 +76,9 @@ pub(super) struct Model {
     flagged_below: u64,
     pub(super) consumers: BTreeMap<ConsumerId, Credit>,
     redelivered: u64,
+    /// Of the last change.
+    pub(super) change: Option<Change>,
+    pub(super) setting: Option<(Mode, u8)>,
 }
 
 impl Model {
@@ -133,6 +136,23 @@ impl Model {
             Command::NewGeneration { .. } => {
                 self.flagged_below = self.records.len() as u64;
                 0
+            }
+            Command::Change {
+                mode,
+                copies,
+                revision,
+                ..
+            } => {
+                let newest = self.change.map_or(0, |change| change.revision);
+                if revision > newest {
+                    self.change = Some(Change {
+                        revision,
+                        since: self.records.len() as u64,
+                        copies_before: self.setting.map_or(0, |(_, copies)| copies),
+                    });
+                    self.setting = Some((mode, copies));
+                }
+                u64::from(revision > newest)
             }
             Command::Create(_) | Command::Drop { .. } | Command::Weaken => 0,
         }

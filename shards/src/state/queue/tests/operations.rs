@@ -30,6 +30,8 @@ pub(super) enum Op {
     Purge(u64),
     /// A restart on which the group's history goes on as a new generation.
     NewGeneration,
+    /// Mode, copies, revision.
+    Change(Mode, u8, u32),
     /// Applies so many of the proposed commands.
     Apply(usize),
     /// Begins a capture; one under way is given up.
@@ -84,6 +86,7 @@ pub(super) fn any_op() -> impl Strategy<Value = Op> {
         2 => Just(Op::OpenMark),
         1 => (0u64..2000).prop_map(Op::Purge),
         1 => Just(Op::NewGeneration),
+        2 => (0..3usize, 0u8..4, 1u32..40).prop_map(|(mode, w, r)| Op::Change(Mode::ALL[mode], w, r)),
         12 => (1usize..20).prop_map(Op::Apply),
         2 => Just(Op::Capture),
         8 => prop_oneof![1usize..4, 1usize..300, Just(100_000)].prop_map(Op::CaptureStep),

@@ -68,6 +68,12 @@ pub(super) fn apply(partition: &mut Partition, entry: &Logged) -> u64 {
             partition.flag_redelivered_below(partition.next_offset());
             0
         }
+        Command::Change {
+            mode,
+            copies,
+            revision,
+            ..
+        } => u64::from(partition.apply_change(mode, copies, revision)),
         Command::Create(_) | Command::Drop { .. } | Command::Weaken => unreachable!(),
     }
 }
@@ -215,6 +221,13 @@ impl World {
                 });
                 self.restart(1, true);
             }
+            Op::Change(mode, copies, revision) => self.propose(Command::Change {
+                queue_id: 1,
+                partition: 0,
+                mode: *mode,
+                copies: *copies,
+                revision: *revision,
+            }),
             Op::Apply(count) => self.apply(*count),
             Op::Capture => {
                 let (model, applied) = (&self.model, self.applied.len());
@@ -428,6 +441,9 @@ impl World {
             ..self.partition.counts(self.now_ms)
         };
         assert_eq!(counts, self.model.counts());
+        assert_eq!(self.partition.change(), self.model.change.as_ref());
+        let setting = (self.partition.spec().mode, self.partition.spec().copies);
+        assert_eq!(setting, self.model.setting.unwrap_or((Mode::Durable, 0)));
         let leased = self.partition.slots.count(SlotState::Leased);
         let held = self.partition.consumers.as_ref();
         assert_eq!(held.map_or(0, |all| all.leased()), leased);
