@@ -128,6 +128,8 @@ impl<B: BatchBuffer> Engine<B> {
         };
         let deadline_ms = self.server_ms + u64::from(wait);
         self.timers.deadline_ms = self.timers.deadline_ms.min(deadline_ms);
+        // Acknowledges that still look for company came before it.
+        self.propose_gathered(key);
         let index = self.demand_everywhere(key);
         // Everything appended so far on this log, which holds all of the queue before it.
         let end = self.log.frontiers().appended;

@@ -194,6 +194,9 @@ impl<B: BatchBuffer> Engine<B> {
             let goes = all || self.settles_go(*key);
             if goes {
                 self.propose_gathered(*key);
+                if let Some(slot) = self.partitions.get_mut(key) {
+                    slot.gathered = false;
+                }
             }
             !goes
         });
@@ -218,11 +221,13 @@ impl<B: BatchBuffer> Engine<B> {
                 .is_none_or(|group| group.proposed || group.resigning.is_some())
     }
 
-    fn propose_gathered(&mut self, key: PartitionKey) {
-        let Some(slot) = self.partitions.get_mut(&key) else {
+    /// The acknowledges gathered for a partition, if there are any, go now. It may stay
+    /// listed: then there is nothing to do for it later.
+    pub(super) fn propose_gathered(&mut self, key: PartitionKey) {
+        let slot = self.partitions.get_mut(&key);
+        let Some(slot) = slot.filter(|slot| !slot.acknowledges.is_empty()) else {
             return;
         };
-        slot.gathered = false;
         let mut ids = std::mem::take(&mut slot.acknowledges);
         let mut replies = Some(std::mem::take(&mut slot.settle_replies));
         let mut chunks = ids.chunks(MAX_IDS_PER_COMMAND * ID_BYTES).peekable();
