@@ -109,6 +109,30 @@ async fn f39_release_then_unsubscribe_in_one_write_gives_every_record_back() {
     await_counts(&client, QUEUE, "all to be ready", |c| c.ready == 20).await;
 }
 
+/// Acknowledges that ask for no confirm wait for an entry to be logged with; a barrier
+/// that came behind them does not leave them waiting.
+#[tokio::test]
+async fn what_was_acknowledged_before_a_barrier_outlives_a_kill() {
+    let home = Home::new(1);
+    let mut server = home.start();
+    let mut client = setup(&server, 100, Duration::from_secs(600)).await;
+    for round in 1..=5 {
+        let mut subscription = client.subscribe(QUEUE).await.unwrap();
+        for _ in 0..20 {
+            next(&mut subscription).await.ack();
+        }
+        client
+            .barrier(QUEUE, Duration::from_secs(10))
+            .await
+            .unwrap();
+        server.kill();
+        server = home.start();
+        client = server.client().await;
+        let counts = client.info(QUEUE).await.unwrap().totals();
+        assert!(counts.acknowledged >= 20 * round, "{round}: {counts:?}");
+    }
+}
+
 #[tokio::test]
 async fn f40_old_and_foreign_settles_touch_nothing_after_a_restart() {
     let home = Home::new(1);
