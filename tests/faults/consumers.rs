@@ -133,6 +133,27 @@ async fn what_was_acknowledged_before_a_barrier_outlives_a_kill() {
     }
 }
 
+/// So does a clean stop: what was received before it is logged.
+#[tokio::test]
+async fn what_was_acknowledged_before_a_clean_stop_is_kept() {
+    let home = Home::new(1);
+    let mut server = home.start();
+    let mut client = setup(&server, 100, Duration::from_secs(600)).await;
+    for round in 1..=5 {
+        let mut subscription = client.subscribe(QUEUE).await.unwrap();
+        for _ in 0..20 {
+            next(&mut subscription).await.ack();
+        }
+        // Behind them on the same connection: they were received.
+        client.info(QUEUE).await.unwrap();
+        server.stop();
+        server = home.start();
+        client = server.client().await;
+        let counts = client.info(QUEUE).await.unwrap().totals();
+        assert_eq!(counts.acknowledged, 20 * round);
+    }
+}
+
 #[tokio::test]
 async fn f40_old_and_foreign_settles_touch_nothing_after_a_restart() {
     let home = Home::new(1);

@@ -701,10 +701,12 @@ impl<B: BatchBuffer> Engine<B> {
         marker
     }
 
-    /// Nothing is in flight: every proposal was applied and every gate opened.
+    /// Nothing is in flight: every proposal was applied and every gate opened, and nothing
+    /// that was received waits to be proposed.
     pub fn is_quiet(&self) -> bool {
         let frontiers = self.log.frontiers();
         self.deferred.is_empty()
+            && self.settled_partitions.is_empty()
             && !self.leads_with_others()
             && frontiers.durable_next >= frontiers.appended
             && self
