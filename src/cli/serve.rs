@@ -39,8 +39,9 @@ pub struct Serve {
     #[argh(option, arg_name = "n")]
     node: Option<u32>,
 
-    /// make a new data directory that joins its cluster in the place of one that was
-    /// given up (`tidegate cluster replace`). Later starts of it need not say so
+    /// make a new data directory that joins its cluster: of a node that was added
+    /// (`tidegate cluster add`), or in the place of one that was given up (`tidegate
+    /// cluster replace`). Later starts of it need not say so
     #[argh(switch)]
     join: bool,
 
