@@ -130,11 +130,7 @@ impl Client {
     /// `UnknownQueue`, or as any request.
     pub async fn info(&self, name: &str) -> Result<QueueInfo, Error> {
         let queue = self.locate(name).await?;
-        let asked = self.ask_each(&queue, |partition| QueueInfoBody {
-            queue_id: queue.queue_id,
-            partition,
-            ..QueueInfoBody::default()
-        });
+        let asked = self.ask_infos(&queue);
         let mut partitions = Vec::with_capacity(asked.len());
         for (_, reply) in asked {
             let info = reply.read::<QueueInfoReply, _>(PartitionInfo::read).await?;
@@ -289,6 +285,15 @@ impl Client {
             .request(&body, Effect::Once)
             .read::<Deleted, _>(|reply| reply.queue_id.to_native())
             .await
+    }
+
+    /// Asks each partition how it is.
+    pub(crate) fn ask_infos(&self, queue: &Queue) -> Vec<(u16, PendingReply)> {
+        self.ask_each(queue, |partition| QueueInfoBody {
+            queue_id: queue.queue_id,
+            partition,
+            ..QueueInfoBody::default()
+        })
     }
 
     pub(crate) fn ask_each<T>(

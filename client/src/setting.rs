@@ -4,7 +4,7 @@
 use wire::{
     message::{
         ArchivedExtension, ArchivedQueueInfoReply, ChangeQueue, Extension, QueueChanged,
-        QueueInfo as QueueInfoBody, QueueInfoReply, ANY_REVISION, CHANGE_COPIES,
+        QueueInfoReply, ANY_REVISION, CHANGE_COPIES,
     },
     setting::InForce as Told,
     vocabulary::{Boundary, Mode},
@@ -215,11 +215,7 @@ impl Client {
             copies: queue.copies,
             revision: 0,
         };
-        let asked = self.ask_each(&queue, |partition| QueueInfoBody {
-            queue_id: queue.queue_id,
-            partition,
-            ..QueueInfoBody::default()
-        });
+        let asked = self.ask_infos(&queue);
         let mut partitions = Vec::with_capacity(asked.len());
         for (_, reply) in asked {
             let told = reply.read::<QueueInfoReply, _>(read).await;

@@ -10,10 +10,15 @@
 use std::collections::BTreeMap;
 
 use wire::{
-    message::{ArchivedExtension, Extension},
+    message::{
+        ArchivedExtension, ArchivedQueueChanged, ChangeQueue, Extension, ANY_REVISION,
+        CHANGE_COPIES,
+    },
     setting::{InForce, Standing},
     vocabulary::{Boundary, Mode},
 };
+
+use crate::Random;
 
 /// Queue id and partition.
 type Key = (u64, u16);
@@ -54,11 +59,6 @@ impl Setting {
     /// As a reply says; a mode that is not known counts as durable.
     pub fn raw(mode: u8, copies: u8) -> Self {
         Setting { mode, copies }
-    }
-
-    /// W as it travels.
-    pub fn asked_copies(self) -> u8 {
-        self.copies
     }
 
     pub fn mode(self) -> Mode {
@@ -151,9 +151,53 @@ impl Promises {
         }
     }
 
-    /// A change is on its way.
-    pub fn ask(&mut self, queue_id: u64, setting: Setting) {
+    /// A change is on its way from that revision on: how it is asked for.
+    pub fn ask(&mut self, queue_id: u64, setting: Setting, revision: u32) -> ChangeQueue {
         self.queues.entry(queue_id).or_default().asked.push(setting);
+        ChangeQueue {
+            queue_id,
+            mode: setting.mode,
+            copies: setting.copies,
+            flags: CHANGE_COPIES,
+            revision,
+            ..Default::default()
+        }
+    }
+
+    /// What a client that wants this setting asks for, and from which revision on: also
+    /// from any, from one that is over, and again what was done.
+    pub fn choose(&self, random: &mut Random, queue_id: u64, setting: Setting) -> (Setting, u32) {
+        let newest = self.newest(queue_id);
+        let revision = match random.below(4) {
+            0 => ANY_REVISION,
+            1 => newest.saturating_sub(1),
+            _ => newest,
+        };
+        if revision < newest && random.chance(1, 2) {
+            // As one whose answer was lost.
+            let stands = self.setting(queue_id, newest);
+            return (stands.unwrap_or(setting), revision);
+        }
+        (setting, revision)
+    }
+
+    /// A change was answered as done.
+    ///
+    /// # Errors
+    /// Another one is.
+    pub fn changed(
+        &mut self,
+        queue_id: u64,
+        asked: Setting,
+        answer: &ArchivedQueueChanged,
+    ) -> Result<(), String> {
+        let stands = Setting::raw(answer.mode, answer.copies);
+        if stands != asked {
+            return Err(format!("{asked:?} was asked for, and is {stands:?}"));
+        }
+        self.told(queue_id, answer.revision.to_native(), stands)?;
+        self.asked_no_more(queue_id, asked);
+        Ok(())
     }
 
     /// It was refused, or has a revision by now.
@@ -408,7 +452,7 @@ mod tests {
         let mut promises = promises();
         let written = (Boundary::Written, 2);
         assert!(promises.confirmed(KEY, (1, 4), false, written).is_err());
-        promises.ask(1, Setting::new(Mode::Buffered, 0));
+        promises.ask(1, Setting::new(Mode::Buffered, 0), 0);
         for offset in [4, 9] {
             promises
                 .confirmed(KEY, (1, offset), false, written)

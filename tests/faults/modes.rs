@@ -17,7 +17,7 @@ use client::{
 
 use crate::support::{
     assert_conserved,
-    log_bytes::batches,
+    log_bytes::{batches, lose_half_behind},
     server::{Home, Server},
     size, soon, PATIENCE,
 };
@@ -162,12 +162,7 @@ async fn a_power_cut_takes_only_what_was_published_under_the_weaker_setting() {
     let synced = batches(&home.data(), 0).len();
     publish(&client, 60, 90, Boundary::Written).await;
     server.kill();
-    let mut unsynced = batches(&home.data(), 0).split_off(synced);
-    assert!(unsynced.len() >= 10, "each publish is a batch");
-    let kept = unsynced.len() / 2;
-    for batch in unsynced.drain(kept..) {
-        batch.erase();
-    }
+    lose_half_behind(&home.data(), 0, synced);
 
     home.boot(BOOT_B);
     let server = home.start();

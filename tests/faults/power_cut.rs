@@ -7,7 +7,7 @@ use client::{Client, DeclareOptions, Mode, Record};
 
 use crate::support::{
     assert_conserved,
-    log_bytes::batches,
+    log_bytes::{batches, lose_half_behind},
     server::{Home, Server},
 };
 
@@ -83,12 +83,7 @@ async fn power_cut_report_says_exactly_which_buffered_records_are_gone() {
     server.kill();
 
     // What was not synced and what the device had not kept.
-    let mut unsynced = batches(&home.data(), 0).split_off(synced);
-    assert!(unsynced.len() >= 10, "each publish is a batch");
-    let kept = unsynced.len() / 2;
-    for batch in unsynced.drain(kept..) {
-        batch.erase();
-    }
+    lose_half_behind(&home.data(), 0, synced);
 
     home.boot(BOOT_B);
     let server = home.start();

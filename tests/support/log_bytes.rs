@@ -34,6 +34,16 @@ impl Batch {
     }
 }
 
+/// Of what was written behind the first `synced` batches only the first half reached the
+/// disk.
+pub fn lose_half_behind(data: &Path, shard: u16, synced: usize) {
+    let unsynced = batches(data, shard).split_off(synced);
+    assert!(unsynced.len() >= 10, "each publish is a batch");
+    for batch in &unsynced[unsynced.len() / 2..] {
+        batch.erase();
+    }
+}
+
 /// All batches of a shard's log in the order of their sequence numbers.
 pub fn batches(data: &Path, shard: u16) -> Vec<Batch> {
     let mut found = Vec::new();

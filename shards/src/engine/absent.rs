@@ -9,16 +9,11 @@
 //! A crash leaves behind a replica that is dropped in the log, or one that is not yet and
 //! is dropped at the next start.
 
-use super::{
-    core::Engine,
-    snapshot::drop_partitions,
-    types::{Notice, ShardMessage},
-};
+use super::{boot::ask_for_name, core::Engine, snapshot::drop_partitions, types::Notice};
 use crate::{
     group::{GroupId, Recovered},
     io::BatchBuffer,
     log::{ItemHeader, ItemKind},
-    state::meta::MetaCommand,
 };
 use wire::vocabulary::Boundary;
 
@@ -59,12 +54,8 @@ impl<B: BatchBuffer> Engine<B> {
         let waiting = self.awaiting_recovery.iter();
         let waiting = waiting.filter(|(id, _)| **id != GroupId::META.0);
         let asks = waiting.map(|(id, recovered)| {
-            let rejoin = MetaCommand::Rejoin {
-                group: *id,
-                retired_peer: recovered.state.peer.0,
-                harmed: !recovered.state.keeps_reported,
-            };
-            (0, ShardMessage::AskMeta(Box::new(rejoin)))
+            let state = &recovered.state;
+            (0, ask_for_name(*id, state.peer, !state.keeps_reported))
         });
         self.outbound.extend(asks);
     }

@@ -676,7 +676,8 @@ impl Boot {
     }
 }
 
-fn ask_for_name(group: u32, retired: PeerId, harmed: bool) -> ShardMessage {
+/// A replica asks for another name.
+pub(super) fn ask_for_name(group: u32, retired: PeerId, harmed: bool) -> ShardMessage {
     ShardMessage::AskMeta(Box::new(MetaCommand::Rejoin {
         group,
         retired_peer: retired.0,

@@ -13,7 +13,10 @@
 //! A crash leaves behind a replica that stopped, or one of the new generation: what
 //! group 0 says is followed from there.
 
+use std::collections::BTreeMap;
+
 use super::{
+    boot::ask_for_name,
     core::Engine,
     gates::GroupSlot,
     snapshot::drop_partitions,
@@ -137,7 +140,7 @@ impl<B: BatchBuffer> Engine<B> {
             let is_durable = |end| end <= durable || removed(Rule::R6Sync);
             let stopped = slot.stopping.is_some_and(is_durable);
             let own = slot.group.generation();
-            let newer = self.histories.get(id).filter(|it| it.generation > own);
+            let newer = newer(&self.histories, *id, own);
             let generation = match newer {
                 None => own,
                 Some(history) if history.collecting.is_some() => history.generation,
@@ -171,7 +174,7 @@ impl<B: BatchBuffer> Engine<B> {
         for (id, slot) in &self.groups {
             // Whatever it answers at itself: it may be behind the weakening entry.
             let own = slot.group.generation();
-            let newer = self.histories.get(id).filter(|it| it.generation > own);
+            let newer = newer(&self.histories, *id, own);
             if let Some(history) = newer {
                 // It is in no part of that one, and knows nothing of its leader.
                 without.push((*id, history.generation));
@@ -228,11 +231,10 @@ impl<B: BatchBuffer> Engine<B> {
                     self.follow_names(group, history);
                 }
             }
-            None => self.ask_shard_0(MetaCommand::Rejoin {
-                group: id,
-                retired_peer: own.peer.0,
-                harmed: !own.keeps_reported,
-            }),
+            None => {
+                let ask = ask_for_name(id, own.peer, !own.keeps_reported);
+                self.outbound.push((0, ask));
+            }
         }
     }
 
@@ -321,6 +323,18 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
     }
+}
+
+/// What group 0 says of a generation of the group that goes on without this one.
+fn newer(
+    histories: &BTreeMap<u32, Box<GroupHistory>>,
+    group: u32,
+    generation: u32,
+) -> Option<&GroupHistory> {
+    let known = histories
+        .get(&group)
+        .filter(|it| it.generation > generation);
+    known.map(Box::as_ref)
 }
 
 /// Nobody leads, or this replica does and does not come to serve: where too few voters are

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use shards::state::meta::Unseated;
-use wire::node::Roster;
+use wire::{node::Roster, vocabulary::ClusterAction};
 
 use super::{
     links::{index, number},
@@ -87,7 +87,7 @@ impl World {
         let node = self.random.below(all) as usize;
         match self.random.below(10) {
             0..=2 => self.order_add(OPERATOR, node),
-            3 if self.random.chance(1, 2) => self.order_remove(OPERATOR, node),
+            3 if self.random.chance(1, 2) => self.order(OPERATOR, ClusterAction::Remove, node),
             _ => {
                 let group = 1 + self.random.below(self.settings.data_groups.into()) as u32;
                 let holders = self.holders_of(group);

@@ -3,9 +3,9 @@
 use wire::{
     codec,
     message::{
-        Barrier, ChangeQueue, ClusterOrder, Credit, Declare, Extension, Frontiers, List, Locate,
-        Peek, Ping, Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, CHANGE_COPIES,
-        ORDER_ACCEPT_LOSS, PUBLISH_DURABLE, SETTLE_CONFIRM,
+        Barrier, ClusterOrder, Credit, Declare, Extension, Frontiers, List, Locate, Peek, Ping,
+        Publish, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, ORDER_ACCEPT_LOSS,
+        PUBLISH_DURABLE, SETTLE_CONFIRM,
     },
     vocabulary::{ClusterAction, Mode, SettleKind},
 };
@@ -94,15 +94,7 @@ impl World {
         setting: Setting,
         revision: u32,
     ) -> u64 {
-        let body = ChangeQueue {
-            queue_id,
-            mode: setting.mode() as u8,
-            copies: setting.asked_copies(),
-            flags: CHANGE_COPIES,
-            revision,
-            ..Default::default()
-        };
-        self.journal.promises.ask(queue_id, setting);
+        let body = self.journal.promises.ask(queue_id, setting, revision);
         ask!(self, client, Request::Change { queue_id, setting }, body)
     }
 
@@ -282,9 +274,10 @@ impl World {
         ask!(self, client, Request::List, List::default())
     }
 
-    pub(super) fn order_forget(&mut self, client: usize, node: usize) -> u64 {
+    /// An order that names a node and nothing else.
+    pub(super) fn order(&mut self, client: usize, action: ClusterAction, node: usize) -> u64 {
         let body = ClusterOrder {
-            action: ClusterAction::Forget as u8,
+            action: action as u8,
             node: number(node),
             ..Default::default()
         };
@@ -314,15 +307,6 @@ impl World {
         };
         let added = Some(node);
         ask!(self, client, Request::Reshape { added }, body)
-    }
-
-    pub(super) fn order_remove(&mut self, client: usize, node: usize) -> u64 {
-        let body = ClusterOrder {
-            action: ClusterAction::Remove as u8,
-            node: number(node),
-            ..Default::default()
-        };
-        ask!(self, client, Request::Reshape { added: None }, body)
     }
 
     pub(super) fn order_move(

@@ -1,9 +1,6 @@
 //! What clients do by themselves.
 
-use wire::{
-    message::ANY_REVISION,
-    vocabulary::{Mode, SettleKind},
-};
+use wire::vocabulary::{Mode, SettleKind};
 
 use super::{
     journal::Key,
@@ -113,18 +110,9 @@ impl World {
         let least = if mode == Mode::Buffered { 1 } else { majority };
         let number = least + self.random.below(nodes + 1 - least);
         let copies = self.random.pick(&[0, 0, 255, number as u8]);
-        let newest = self.journal.promises.newest(queue_id);
-        let revision = match self.random.below(4) {
-            0 => ANY_REVISION,
-            1 => newest.saturating_sub(1),
-            _ => newest,
-        };
-        let mut setting = Setting::new(mode, copies);
-        if revision < newest && self.random.chance(1, 2) {
-            // As one whose answer was lost.
-            let stands = self.journal.promises.setting(queue_id, newest);
-            setting = stands.unwrap_or(setting);
-        }
+        let setting = Setting::new(mode, copies);
+        let promises = &self.journal.promises;
+        let (setting, revision) = promises.choose(&mut self.random, queue_id, setting);
         self.change(client, queue_id, setting, revision);
         if self.random.chance(1, 2) {
             self.info(client, (queue_id, partition));

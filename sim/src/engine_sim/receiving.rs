@@ -222,13 +222,7 @@ impl World {
             }
             (Kind::QueueChanged, Request::Change { queue_id, setting }) => {
                 let body = codec::decode::<QueueChanged>(body).map_err(bad)?;
-                let stands = Setting::raw(body.mode, body.copies);
-                if stands != setting {
-                    return Err(format!("{setting:?} was asked for, and is {stands:?}"));
-                }
-                let promises = &mut self.journal.promises;
-                promises.told(queue_id, body.revision.to_native(), stands)?;
-                promises.asked_no_more(queue_id, setting);
+                self.journal.promises.changed(queue_id, setting, body)?;
                 Ok(Answer::Done)
             }
             (Kind::Pong, Request::Ping) => Ok(Answer::Done),

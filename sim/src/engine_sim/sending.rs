@@ -3,9 +3,8 @@
 use wire::{
     codec,
     message::{
-        Barrier, ChangeQueue, Credit, Declare, Delete, Frontiers, List, Locate, Peek, Ping,
-        Publish, Purge, QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, CHANGE_COPIES,
-        PUBLISH_DURABLE, SETTLE_CONFIRM,
+        Barrier, Credit, Declare, Delete, Frontiers, List, Locate, Peek, Ping, Publish, Purge,
+        QueueInfo, Settle, SettleItem, Subscribe, Unsubscribe, PUBLISH_DURABLE, SETTLE_CONFIRM,
     },
     vocabulary::{Mode, SettleKind},
 };
@@ -104,15 +103,7 @@ impl World {
         setting: Setting,
         revision: u32,
     ) -> u64 {
-        let body = ChangeQueue {
-            queue_id,
-            mode: setting.mode() as u8,
-            copies: setting.asked_copies(),
-            flags: CHANGE_COPIES,
-            revision,
-            ..Default::default()
-        };
-        self.journal.promises.ask(queue_id, setting);
+        let body = self.journal.promises.ask(queue_id, setting, revision);
         ask!(self, client, Request::Change { queue_id, setting }, body)
     }
 

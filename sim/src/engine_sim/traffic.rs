@@ -1,9 +1,6 @@
 //! What clients do by themselves.
 
-use wire::{
-    message::ANY_REVISION,
-    vocabulary::{Mode, SettleKind},
-};
+use wire::vocabulary::{Mode, SettleKind};
 
 use super::{
     client::Link,
@@ -122,18 +119,9 @@ impl World {
             return self.act_declare(client);
         };
         let mode = self.random.pick(&Mode::ALL);
-        let mut setting = Setting::new(mode, self.random.pick(&[0, 1, 255]));
-        let newest = self.journal.promises.newest(queue_id);
-        let revision = match self.random.below(4) {
-            0 => ANY_REVISION,
-            1 => newest.saturating_sub(1),
-            _ => newest,
-        };
-        if revision < newest && self.random.chance(1, 2) {
-            // As one whose answer was lost.
-            let stands = self.journal.promises.setting(queue_id, newest);
-            setting = stands.unwrap_or(setting);
-        }
+        let setting = Setting::new(mode, self.random.pick(&[0, 1, 255]));
+        let promises = &self.journal.promises;
+        let (setting, revision) = promises.choose(&mut self.random, queue_id, setting);
         self.change(client, queue_id, setting, revision);
         if self.random.chance(1, 2) {
             self.info(client, (queue_id, partition));

@@ -32,7 +32,7 @@ pub use frame::{
 pub use hello::{is_cluster_name, NodeHello, CHALLENGE_BYTES, MAX_CLUSTER_NAME_BYTES, MAX_MEMBERS};
 pub use raft::{DurableReport, Entries, Entry, RaftHead, RaftKind, RaftMessage};
 pub use reader::NodeMessageError;
-pub use roster::{Member, Roster, Shift, MAX_ROSTER_TEXT_BYTES};
+pub use roster::{put_text, Member, Roster, Shift, MAX_ROSTER_TEXT_BYTES};
 pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
 
 use reader::Reader;

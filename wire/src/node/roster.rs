@@ -181,8 +181,9 @@ fn put_nodes(out: &mut Vec<u8>, nodes: &[u32]) {
     }
 }
 
-/// A text that is longer than its length can say is cut at a character.
-fn put_text(out: &mut Vec<u8>, text: &str) {
+/// Appends a text behind its length in a byte. One of more than
+/// [`MAX_ROSTER_TEXT_BYTES`] is cut at a character.
+pub fn put_text(out: &mut Vec<u8>, text: &str) {
     let mut len = text.len().min(MAX_ROSTER_TEXT_BYTES);
     while !text.is_char_boundary(len) {
         len -= 1;

@@ -26,7 +26,7 @@
 //!
 //! A text is a length and then so many bytes of UTF-8.
 
-use wire::{node::MAX_ROSTER_TEXT_BYTES, vocabulary::Mode};
+use wire::{node::put_text, vocabulary::Mode};
 
 use super::{Answer, DeclareRequest, Lineage, MemberCommand, MetaCommand, Open};
 use crate::state::{command::CommandError, reader::Reader};
@@ -294,16 +294,6 @@ impl MemberCommand {
             },
         })
     }
-}
-
-/// A text that is longer than its length can say is cut at a character.
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    let mut len = text.len().min(MAX_ROSTER_TEXT_BYTES);
-    while !text.is_char_boundary(len) {
-        len -= 1;
-    }
-    out.push(len as u8);
-    out.extend_from_slice(&text.as_bytes()[..len]);
 }
 
 fn text(reader: &mut Reader<'_>) -> Result<String, CommandError> {

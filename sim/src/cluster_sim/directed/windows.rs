@@ -1,7 +1,7 @@
 //! Windows that are too small for chance: each shows what one rule is for.
 
 use shards::log::{segment_name, FIRST_SEGMENT};
-use wire::vocabulary::Mode;
+use wire::vocabulary::{ClusterAction, Mode};
 
 use super::{
     super::{journal::Fate, sending::Publishing, world::World, Checked},
@@ -319,7 +319,9 @@ pub fn the_disk_that_a_group_goes_on_from(seed: u64) -> Result<(), String> {
         world.pass(3_000)?;
         world.lose_disk(chosen);
         let other = (0..3).find(|node| *node != chosen).unwrap_or_default();
-        world.order_until_done(other, |world| world.order_forget(OTHER, chosen))?;
+        world.order_until_done(other, |world| {
+            world.order(OTHER, ClusterAction::Forget, chosen)
+        })?;
         world.order_until_done(other, |world| world.order_recovery(OTHER, group, 2))?;
         world.await_that("one more generation", PATIENCE_MS, |world| {
             world.generation_led(group) == Some(3)
