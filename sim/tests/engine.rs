@@ -122,6 +122,11 @@ fn seeds_that_once_failed_pass() {
             "boot",
             "a superblock that looked whole in the page cache only was relied on",
         ),
+        (
+            1_796_091_009_579,
+            "boot",
+            "the audit gave up on records of a publisher whose clock was an hour ahead",
+        ),
     ] {
         run_or_panic(seed, scenario);
     }

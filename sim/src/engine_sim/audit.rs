@@ -297,7 +297,9 @@ impl World {
     }
 
     fn await_empty(&mut self, key: Key) -> Checked<()> {
-        let until = self.now_us + PATIENCE_MS * 1000;
+        // A publisher whose clock was ahead asked for a time that is far off by now.
+        let ahead_ms = self.journal.last_due_ms(key).saturating_sub(self.wall_ms());
+        let until = self.now_us + (ahead_ms + PATIENCE_MS) * 1000;
         loop {
             let correlation = self.info(AUDITOR, key);
             let Answer::Info(info) = self.await_answer(AUDITOR, correlation)? else {

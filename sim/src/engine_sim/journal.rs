@@ -149,6 +149,13 @@ impl Journal {
         }
     }
 
+    /// When the last record of a partition becomes ready at the latest, by the clock of
+    /// whoever published it; 0 where nothing was delayed.
+    pub fn last_due_ms(&self, key: Key) -> u64 {
+        let of_it = self.records.iter().filter(|rec| rec.key == key);
+        of_it.map(|rec| rec.not_before_ms).max().unwrap_or(0)
+    }
+
     /// A batch that is about to be sent.
     pub fn publish(&mut self, key: Key, durable: bool, not_before_ms: &[u64]) -> usize {
         let batch = self.batches.len();
