@@ -128,6 +128,7 @@ fn driver_options(options: &ServeOptions) -> ServerOptions {
         index_memory: options.index_memory,
         scrub_interval: options.scrub_interval,
         recovery_grace: options.recovery_grace,
+        catch_up_rate: options.catch_up_rate,
         spread_leaders: options.spread_leaders,
         window_bytes: options.window_bytes,
         max_connections: options.max_connections,

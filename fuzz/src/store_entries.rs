@@ -61,6 +61,7 @@ fn config() -> EngineConfig {
         index_memory_bytes: 1 << 30,
         scrub_interval_ms: 0,
         recovery_grace_ms: 1_000,
+        catch_up_bytes_per_s: 32 << 20,
         spread_after_ms: 0,
         addresses: Vec::new(),
         force_group_0: None,

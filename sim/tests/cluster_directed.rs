@@ -68,6 +68,12 @@ fn a_snapshot_counts_once_it_is_durable() {
     play(directed::a_snapshot_that_is_not_durable);
 }
 
+/// One seed: it takes more entries than a leader keeps for nobody.
+#[test]
+fn a_follower_is_brought_up_while_records_come() {
+    directed::a_snapshot_while_records_come(1).unwrap();
+}
+
 #[test]
 fn an_owner_whose_disk_is_slower_than_the_others_hands_over() {
     play(directed::a_slow_disk_of_the_owner);

@@ -206,7 +206,7 @@ pub fn parse_copies(text: &str) -> Result<Copies, String> {
             .ok()
             .filter(|count| (1..=254).contains(count))
             .map(Copies::Exactly)
-            .ok_or_else(|| format!("{text:?} is neither majority, all nor a number above 0")),
+            .ok_or_else(|| format!("{text:?} is neither majority, all nor a number from 1 to 254")),
     }
 }
 

@@ -70,6 +70,8 @@ pub(super) struct ClusterKeys {
     pub nodes: Option<Vec<String>>,
     pub node_listen: Option<String>,
     pub cluster_secret: Option<PathBuf>,
+    /// The node joins: who is listed is where it asks, not what the cluster has.
+    pub join: bool,
 }
 
 impl ClusterKeys {
@@ -109,7 +111,7 @@ impl ClusterKeys {
                 return Err(ClusterError::SamePort { address }.into());
             }
         }
-        if nodes.len().is_multiple_of(2) {
+        if nodes.len().is_multiple_of(2) && !self.join {
             remarks.push(format!(
                 "a cluster of {} nodes goes on after the loss of {}, no more than one of {} would: an odd number is better",
                 nodes.len(),
@@ -244,6 +246,7 @@ mod tests {
             nodes: Some(nodes.iter().map(|node| (*node).to_owned()).collect()),
             node_listen: None,
             cluster_secret: None,
+            join: false,
         };
         change(&mut keys);
         let mut remarks = Vec::new();

@@ -77,6 +77,9 @@ pub struct ServeOptions {
     /// How long a replica waits for a leader before its group may begin a new
     /// generation, and such a recovery for stragglers.
     pub recovery_grace: Duration,
+    /// Bytes a second and shard that a replica which is behind is brought up with, at
+    /// least.
+    pub catch_up_rate: u64,
     /// How long a node leads a group, all well, before it hands it to the node whose turn
     /// it is; zero = never.
     pub spread_leaders: Duration,
@@ -126,6 +129,7 @@ impl Default for ServeOptions {
             index_memory: None,
             scrub_interval: Duration::from_secs(24 * 3600),
             recovery_grace: Duration::from_secs(10),
+            catch_up_rate: 32 << 20,
             spread_leaders: Duration::from_secs(10),
             node_id: 1,
             data_groups: 32,
@@ -186,6 +190,7 @@ struct File {
     index_memory: Option<Size>,
     scrub_interval: Option<Interval>,
     recovery_grace: Option<Interval>,
+    catch_up_rate: Option<Size>,
     spread_leaders: Option<Interval>,
     node_id: Option<u32>,
     data_groups: Option<u32>,
@@ -267,6 +272,9 @@ impl ServeOptions {
             recovery_grace: file
                 .recovery_grace
                 .map_or(default.recovery_grace, |interval| interval.0),
+            catch_up_rate: file
+                .catch_up_rate
+                .map_or(default.catch_up_rate, |size| size.0),
             node_id: overrides
                 .node_id
                 .or(file.node_id)
@@ -299,6 +307,7 @@ impl ServeOptions {
             nodes: file.nodes,
             node_listen: file.node_listen,
             cluster_secret: file.cluster_secret,
+            join: options.join,
         };
         options.cluster = keys.check(options.node_id, options.listen, &mut options.remarks)?;
         if options.force_group_0.is_some() && options.cluster.is_none() {
@@ -381,6 +390,13 @@ impl ServeOptions {
             millis(self.recovery_grace),
             (1_000..=86_400_000).contains(&millis(self.recovery_grace)),
             "1s to 24h",
+        )?;
+        within(
+            "catch_up_rate",
+            self.catch_up_rate,
+            1 << 20,
+            1 << 40,
+            "1MiB to 1024GiB",
         )?;
         in_range(
             "spread_leaders (in ms)",
@@ -504,6 +520,7 @@ mod tests {
             index_memory = "512MiB"
             scrub_interval = "168h"
             recovery_grace = "30s"
+            catch_up_rate = "8MiB"
             spread_leaders = "2m"
             node_id = 9
             data_groups = 8
@@ -536,6 +553,7 @@ mod tests {
             index_memory: Some(512 << 20),
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
             recovery_grace: Duration::from_secs(30),
+            catch_up_rate: 8 << 20,
             spread_leaders: Duration::from_secs(120),
             node_id: 9,
             data_groups: 8,

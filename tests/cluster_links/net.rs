@@ -112,6 +112,12 @@ impl Node {
         (self.home, said)
     }
 
+    /// Stops it cleanly; its home stays.
+    pub fn stop(self) -> Home {
+        self.server.stop();
+        self.home
+    }
+
     /// `SIGKILL`; its home stays.
     pub fn kill(self) -> Home {
         self.server.kill();

@@ -78,6 +78,8 @@ pub struct ServerOptions {
     /// How long a replica waits for a leader before its group may begin a new
     /// generation, and such a recovery for stragglers.
     pub recovery_grace: Duration,
+    /// Bytes a second and shard that followers behind are brought up with.
+    pub catch_up_rate: u64,
     /// How long a node leads a group, all well, before it hands it to the node whose turn
     /// it is; zero = never.
     pub spread_leaders: Duration,
@@ -489,6 +491,7 @@ impl Launch<'_> {
             read_cache_bytes: self.options.read_cache_bytes,
             scrub_interval_ms: self.options.scrub_interval.as_millis() as u64,
             recovery_grace_ms: self.options.recovery_grace.as_millis() as u64,
+            catch_up_bytes_per_s: self.options.catch_up_rate,
             spread_after_ms: self.options.spread_leaders.as_millis() as u64,
             index_memory_bytes: self.options.index_memory.unwrap_or_else(|| {
                 let shards = self.directory.identity.place.shards;

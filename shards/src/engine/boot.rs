@@ -14,6 +14,7 @@ use super::{
     links::Links,
     meta::MetaSlot,
     orders::Orders,
+    pace::Pace,
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     room::Room,
@@ -611,6 +612,7 @@ impl Boot {
             leaderless: BTreeMap::new(),
             deposed: Vec::new(),
             sending: None,
+            pace: Pace::new(self.config.catch_up_bytes_per_s),
             receiving: BTreeMap::new(),
             next_remote: 1,
             reads: ReadCache::new(self.config.read_cache_bytes, log.open_counter()),
@@ -636,6 +638,7 @@ impl Boot {
             // run a fraction of a millisecond ahead of the wall clock.
             clock_offset_ms: start_wall.saturating_sub(self.config.start_mono_ms + 1),
             draining: false,
+            drained_ms: 0,
             leads_nothing: false,
             spread_from_ms: start_wall + self.config.spread_after_ms,
             balance_from_ms: start_wall + self.config.spread_after_ms,

@@ -17,6 +17,7 @@ use super::{
     links::Links,
     meta::MetaSlot,
     orders::Orders,
+    pace::Pace,
     partition::{PartitionKey, PartitionSlot},
     reads::ReadCache,
     recovery::Leaderless,
@@ -41,6 +42,8 @@ use crate::{
 /// A list that is used again keeps room for so many entries: a start, or a
 /// burst over very many queues, must not be paid for ever after.
 pub(crate) const KEPT_ENTRIES: usize = 4096;
+/// See [`Engine::is_quiet`].
+const GONE_MS: u64 = 500;
 
 /// Hashing with fixed seeds: iteration order must not differ between runs, and
 /// these maps are never iterated where order shows.
@@ -82,6 +85,8 @@ pub struct Engine<B> {
     pub(super) deposed: Vec<u32>,
     /// Snapshots on their way.
     pub(super) sending: Option<Box<Sending>>,
+    /// Of what is brought to followers that are behind.
+    pub(super) pace: Pace,
     pub(super) receiving: BTreeMap<u32, Receiving>,
     pub(super) reads: ReadCache,
     pub(super) upkeep: Upkeep,
@@ -110,6 +115,8 @@ pub struct Engine<B> {
     /// Server time minus monotonic time.
     pub(super) clock_offset_ms: u64,
     pub(super) draining: bool,
+    /// Server time of that.
+    pub(super) drained_ms: u64,
     /// An operator told this node to hand over what it leads, and to lead nothing.
     pub(super) leads_nothing: bool,
     /// No leader is handed to the node whose turn it is before; server time.
@@ -629,6 +636,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     fn on_drain(&mut self) {
         self.draining = true;
+        self.drained_ms = self.server_ms;
         let mut homes: Vec<ConnKey> = self
             .connections
             .iter()
@@ -703,7 +711,14 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Nothing is in flight: every proposal was applied and every gate opened, and nothing
     /// that was received waits to be proposed.
+    ///
+    /// What waits for copies on nodes that are gone, all stopping at once say, is waited
+    /// for no longer than [`GONE_MS`]: it is on this one, and whoever asked is not told.
     pub fn is_quiet(&self) -> bool {
+        let gone = self.server_ms >= self.drained_ms.saturating_add(GONE_MS);
+        let waits = |slot: &GroupSlot| {
+            slot.waiting() > 0 && (!gone || !slot.group.is_replicated() || self.has_majority(slot))
+        };
         let frontiers = self.log.frontiers();
         self.deferred.is_empty()
             && self.settled_partitions.is_empty()
@@ -712,7 +727,7 @@ impl<B: BatchBuffer> Engine<B> {
             && self
                 .groups
                 .values()
-                .all(|slot| slot.group.is_settled() && slot.waiting() == 0)
+                .all(|slot| slot.group.is_settled() && !waits(slot))
     }
 
     /// What the log may have forgotten is told: every group whose memory was in doubt

@@ -14,6 +14,8 @@ impl<B: BatchBuffer> Engine<B> {
         let written_next = slot.machine.next_offset();
         let mut extensions = says_of(queue);
         extensions.extend(self.says_in_force(key));
+        let group = self.groups.get(&slot.group.0);
+        let present = group.map_or(0, |group| self.voters_present(group));
         let byte = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         Some(QueueInfoReply {
             queue: self.describe(queue),
@@ -37,7 +39,7 @@ impl<B: BatchBuffer> Engine<B> {
             oldest_ready_age_ms: counts.oldest_ready_age_ms,
             consumers: counts.consumers,
             latched: u8::from(self.latched),
-            copies_present: byte(1 + self.links.up()),
+            copies_present: byte(present),
             copies_needed: byte(self.copies_of(key, slot.mode().confirm_gate())),
             losses: slot.losses.clone(),
             extensions,

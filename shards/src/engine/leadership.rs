@@ -18,13 +18,14 @@ use wire::{
 use super::{
     core::Engine,
     deadlines::Late,
+    gates::{majority, GroupSlot},
     partition::PartitionKey,
     slow_owner::OwnWrites,
     turn::Deferred,
     types::{ConnKey, Notice},
 };
 use crate::{
-    group::{GroupId, TICK_MS},
+    group::{GroupId, PeerId, TICK_MS},
     io::BatchBuffer,
     mutation::{removed, Rule},
     state::command::Command,
@@ -70,8 +71,9 @@ impl<B: BatchBuffer> Engine<B> {
                 slot.group.tick();
             }
             slot.group.set_reluctant(self.leads_nothing);
+            slot.group.hold_for_followers();
             if self.draining || self.leads_nothing {
-                slot.resign(now);
+                slot.resign(now, &self.links);
             }
             slot.dirty = true;
         }
@@ -85,14 +87,28 @@ impl<B: BatchBuffer> Engine<B> {
         self.sort_out_replicas();
     }
 
-    /// Nobody is there who could take over what this node leads.
+    /// Somebody is there who could take over what this node leads, now or when it is close
+    /// behind.
     pub(super) fn leads_with_others(&self) -> bool {
-        let linked = self.links.any_up();
-        linked
-            && self
-                .groups
-                .values()
-                .any(|slot| slot.group.is_leader() && slot.group.is_replicated())
+        self.groups.values().any(|slot| {
+            let voters = slot.group.members().voters.iter();
+            let mut nodes = voters.map(|peer| PeerId(*peer).node());
+            slot.group.is_leader() && nodes.any(|node| self.links.may_lead(node))
+        })
+    }
+
+    /// Voters of the group whose nodes are there, this one among them.
+    pub(super) fn voters_present(&self, slot: &GroupSlot) -> usize {
+        let there = |peer: &&u64| {
+            let node = PeerId(**peer).node();
+            node == self.config.node || self.links.is_up(node)
+        };
+        slot.group.members().voters.iter().filter(there).count()
+    }
+
+    /// Nodes for a majority of the group are there.
+    pub(super) fn has_majority(&self, slot: &GroupSlot) -> bool {
+        self.voters_present(slot) >= majority(slot.group.members().voters.len())
     }
 
     /// Notes who leads the group now.

@@ -223,7 +223,7 @@ impl<B: BatchBuffer> Engine<B> {
     fn hand_away(&mut self, id: u32) {
         let now = self.server_ms;
         if let Some(slot) = self.groups.get_mut(&id) {
-            slot.resign(now);
+            slot.resign(now, &self.links);
         }
     }
 

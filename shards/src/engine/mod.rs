@@ -41,6 +41,7 @@ mod moves;
 mod nodes;
 mod operator;
 mod orders;
+mod pace;
 mod partition;
 mod publish;
 mod reads;

@@ -336,7 +336,7 @@ impl<B: BatchBuffer> Engine<B> {
                 // Who leads group 0 then removes it.
                 let now = self.server_ms;
                 if let Some(slot) = self.groups.get_mut(&GroupId::META.0) {
-                    slot.resign(now);
+                    slot.resign(now, &self.links);
                 }
                 continue;
             }

@@ -216,15 +216,29 @@ impl<B: BatchBuffer> Engine<B> {
         self.drop_stale_snapshots();
     }
 
+    /// Whether more may be brought to followers that are behind.
+    pub(super) fn pace_is_free(&mut self) -> bool {
+        if !self.pace.is_free() {
+            let groups = self.groups.values();
+            let taken_in = groups.map(|slot| slot.group.taken_in()).sum();
+            self.pace.fill(self.server_ms, taken_in);
+        }
+        self.pace.is_free()
+    }
+
     /// Entries that a follower needs and that left memory are read back.
     fn read_for_followers(&mut self) {
         let ids: Vec<u32> = self.groups.keys().copied().collect();
         for id in ids {
+            if !self.pace_is_free() {
+                return;
+            }
             let wanted = match self.groups.get_mut(&id) {
                 Some(slot) if slot.leads() => slot.group.wanted(),
                 _ => continue,
             };
             let mut fetched = Vec::new();
+            let mut bytes = 0;
             for entry in wanted {
                 let (index, place, len) = (entry.index, entry.place, entry.len);
                 let location = RecordLocation::Ring(place.0);
@@ -241,11 +255,13 @@ impl<B: BatchBuffer> Engine<B> {
                     )));
                     break;
                 }
+                bytes += payload.len() as u64;
                 fetched.push((index, payload));
             }
             if fetched.is_empty() {
                 continue;
             }
+            self.pace.spend(bytes);
             if let Some(slot) = self.groups.get_mut(&id) {
                 slot.group.fetched(fetched);
                 slot.dirty = true;

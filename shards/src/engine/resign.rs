@@ -3,11 +3,13 @@
 //! 1. A leader that resigns takes no more publishes, and hands over once those that it
 //!    took are answered: none becomes unknown by it, unless they take longer than
 //!    [`RESIGN_MS`].
-//! 2. It resigns only while a voter is close behind: otherwise nobody would lead.
+//! 2. It resigns only while a voter is close behind whose node may lead: otherwise nobody
+//!    would, or two nodes that both stop would hand it to each other until they give up.
 
 use super::{
     core::Engine,
     gates::{GateAction, GroupSlot, Origin},
+    links::Links,
 };
 use crate::io::BatchBuffer;
 
@@ -18,8 +20,9 @@ const GIVEN_UP_MS: u64 = 2_000;
 
 impl GroupSlot {
     /// Begins to resign, if somebody can take over.
-    pub(super) fn resign(&mut self, now: u64) {
-        if self.group.is_leader() && self.group.successor().is_some() {
+    pub(super) fn resign(&mut self, now: u64, links: &Links) {
+        let leads = |node: u32| links.may_lead(node);
+        if self.group.is_leader() && self.group.successor(&leads).is_some() {
             // Where every node is drained leadership comes back: not for ever at once.
             if self.resigning.is_none() && now >= self.resign_from_ms {
                 self.resign_pause_ms = (2 * self.resign_pause_ms).clamp(1_000, 60_000);
@@ -60,6 +63,7 @@ impl<B: BatchBuffer> Engine<B> {
     /// Hands over what may be handed over now.
     pub(super) fn hand_over_where_due(&mut self) {
         let (now, stays) = (self.server_ms, !self.leads_nothing && !self.draining);
+        let links = &self.links;
         for slot in self.groups.values_mut() {
             let Some(since) = slot.resigning else {
                 continue;
@@ -80,7 +84,7 @@ impl<B: BatchBuffer> Engine<B> {
             if since + RESIGN_MS <= now || !slot.owes_publishers() {
                 match slot.heir {
                     Some(heir) => slot.group.hand_over_to(heir),
-                    None => slot.group.hand_over(),
+                    None => slot.group.hand_over(&|node| links.may_lead(node)),
                 }
                 slot.dirty = true;
             }

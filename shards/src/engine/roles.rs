@@ -14,6 +14,8 @@ pub struct Role<'a> {
     pub term: u64,
     pub peer: PeerId,
     pub leads: bool,
+    /// The last entry that was applied.
+    pub applied: u64,
     /// Voting replicas, as far as this one knows; ascending.
     pub voters: &'a [u64],
 }
@@ -28,6 +30,7 @@ impl<B: BatchBuffer> Engine<B> {
             term: group.term(),
             peer: group.peer(),
             leads: group.is_leader(),
+            applied: group.last_applied().0,
             voters: &group.members().voters,
         })
     }

@@ -76,6 +76,11 @@ impl<B: BatchBuffer> Engine<B> {
         self.log.segment_ready(sequence, result);
     }
 
+    /// The disk is full, or below its low-water mark.
+    pub(super) fn is_short(&self) -> bool {
+        self.room.full || self.room.low
+    }
+
     /// The disk went below its low-water mark, or above it again.
     pub(super) fn on_disk_low(&mut self, low: bool) {
         if low != self.room.low {

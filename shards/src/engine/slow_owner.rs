@@ -99,7 +99,7 @@ impl<B: BatchBuffer> Engine<B> {
             if !slot.leads() || slot.resigning.is_some() || !slot.own_writes.is_slow(now) {
                 continue;
             }
-            slot.resign(now);
+            slot.resign(now, &self.links);
             slot.own_writes = OwnWrites::default();
             if slot.resigning.is_some() {
                 self.notices.push(Notice::Problem(format!(

@@ -12,7 +12,7 @@
 
 use wire::node::NodeMessage;
 
-use super::{core::Engine, gates::GroupSlot};
+use super::{core::Engine, gates::GroupSlot, links::Links};
 use crate::io::BatchBuffer;
 
 /// Between two groups, a part of `spread_after_ms`.
@@ -48,10 +48,9 @@ impl Turn {
 
 impl GroupSlot {
     /// Leadership goes to that voter, as soon as nobody waits for what was taken.
-    fn resign_to(&mut self, peer: u64, now: u64) -> bool {
-        self.resign(now);
+    fn resign_to(&mut self, peer: u64, now: u64, links: &Links) {
+        self.resign(now, links);
         self.heir = self.resigning.map(|_| peer);
-        self.resigning.is_some()
     }
 }
 
@@ -82,7 +81,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.spread_from_ms = now + after / PACE_PART;
         if let Some(slot) = self.groups.get_mut(&id) {
             slot.turn.taken(after, now);
-            slot.resign_to(heir, now);
+            slot.resign_to(heir, now, &self.links);
         }
     }
 

@@ -155,6 +155,7 @@ impl<B: BatchBuffer> Engine<B> {
             upkeep,
             self.tick_due_ms(),
             self.snapshot_due_ms(),
+            Some(self.pace.free_ms()).filter(|due| *due > 0),
         ]
         .into_iter()
         .flatten()

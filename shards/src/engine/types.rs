@@ -105,6 +105,8 @@ pub struct EngineConfig {
     pub scrub_interval_ms: u64,
     /// How long a replica waits for a leader, and a recovery for stragglers, in ms.
     pub recovery_grace_ms: u64,
+    /// How fast followers that are behind are brought up, in bytes a second.
+    pub catch_up_bytes_per_s: u64,
     /// How long a node leads a group, all well, before it hands it to the node whose turn
     /// it is, in ms; 0 = never.
     pub spread_after_ms: u64,

@@ -29,6 +29,7 @@
 mod copies;
 mod generation;
 mod identity;
+mod laggards;
 mod membership;
 mod messages;
 mod node;
@@ -37,6 +38,7 @@ mod state_item;
 mod storage;
 
 pub use identity::{GroupId, PeerId};
+pub use laggards::Held as HeldForFollowers;
 pub use membership::{Members, MembershipChange, MembershipStep};
 pub use node::{Committed, Group, GroupError, Outcome, TICK_MS};
 pub use recovered::{Held, Recovered, Tail};

@@ -15,10 +15,11 @@ use wire::{
 
 use super::{
     copies::Copies,
+    laggards::Laggards,
     membership::{Members, MembershipChange},
     messages,
     recovered::Recovered,
-    storage::{snapshot_of, GroupStorage, Handle, Wanted, MESSAGE_BYTES},
+    storage::{snapshot_of, GroupStorage, Handle, MESSAGE_BYTES},
     GroupId, GroupState, PeerId,
 };
 use crate::{
@@ -132,7 +133,7 @@ pub struct Group {
     several: bool,
     /// Peer ids that never count again (R2).
     retired: BTreeSet<u64>,
-    raft: RawNode<GroupStorage>,
+    pub(super) raft: RawNode<GroupStorage>,
     pending: VecDeque<PendingReady>,
     last_end: LogPosition,
     /// Term and vote as last appended.
@@ -155,8 +156,7 @@ pub struct Group {
     reluctant: bool,
     /// The peer that leadership was last handed to; 0 = nobody.
     handed_to: u64,
-    /// What followers need and has to be read back.
-    fetching: Option<Wanted>,
+    pub(super) laggards: Laggards,
     /// The item that puts a snapshot in force, while it is put in place.
     installing: Option<(Vec<u8>, Members)>,
     /// See `stop`.
@@ -247,7 +247,7 @@ impl Group {
             timeout: ELECTION_TICKS,
             reluctant: false,
             handed_to: 0,
-            fetching: None,
+            laggards: Laggards::default(),
             installing: None,
             stopped: state.stopped,
             keeps_reported: state.keeps_reported,
@@ -381,10 +381,13 @@ impl Group {
     }
 
     /// The voter that is furthest, if it is close behind; not the one that was last
-    /// handed to, where there is another: it may not want to lead either.
-    pub fn successor(&self) -> Option<u64> {
+    /// handed to, where there is another: it may not want to lead either. `leads` tells
+    /// which nodes are willing.
+    pub fn successor(&self, leads: &dyn Fn(u32) -> bool) -> Option<u64> {
         let others = self.raft.raft.prs().iter();
-        let others = others.filter(|(peer, progress)| self.may_take_over(**peer, progress));
+        let others = others.filter(|(peer, progress)| {
+            leads(PeerId(**peer).node()) && self.may_take_over(**peer, progress)
+        });
         let best = others.max_by_key(|(peer, progress)| {
             let other = self.handed_to != **peer;
             // Where several are as far, groups go to different ones.
@@ -423,11 +426,11 @@ impl Group {
     }
 
     /// Hands leadership to [`Group::successor`], if nobody is about to take it.
-    pub fn hand_over(&mut self) {
+    pub fn hand_over(&mut self, leads: &dyn Fn(u32) -> bool) {
         if !self.is_leader() || self.raft.raft.lead_transferee.is_some() {
             return;
         }
-        if let Some(best) = self.successor() {
+        if let Some(best) = self.successor(leads) {
             self.handed_to = best;
             self.raft.transfer_leader(best);
         }
@@ -1089,6 +1092,11 @@ impl Group {
     }
 
     fn advance_durable(&mut self, durable_next: LogPosition) {
+        // Of what is forgotten by now, all at once: syncs may be that far behind.
+        let (base, end) = self.store().base();
+        if self.durable_index < base && end <= durable_next {
+            self.durable_index = base;
+        }
         let is_durable = |handle: &Handle| handle.end <= durable_next;
         while self
             .store()
@@ -1165,52 +1173,6 @@ impl Group {
     /// Entries that are not applied yet.
     pub fn unapplied(&self) -> u64 {
         self.last_index().saturating_sub(self.last_applied().0)
-    }
-
-    /// Entries a follower needs that must be read back: index, place and length.
-    pub fn wanted(&mut self) -> Vec<WantedEntry> {
-        if let Some(wanted) = self.store().take_wanted() {
-            self.fetching = Some(wanted);
-        }
-        let Some(wanted) = self.fetching else {
-            return Vec::new();
-        };
-        let mut bytes = 0;
-        let mut entries = Vec::new();
-        for index in wanted.low..wanted.high {
-            let Some(handle) = self.store().get(index) else {
-                break;
-            };
-            bytes += u64::from(handle.len);
-            entries.push(WantedEntry {
-                index,
-                place: handle.payload,
-                len: handle.len,
-                membership: handle.membership,
-            });
-            if bytes >= MESSAGE_BYTES {
-                break;
-            }
-        }
-        entries
-    }
-
-    /// What [`Group::wanted`] named is at hand: Raft tries again.
-    pub fn fetched(&mut self, payloads: Vec<(u64, Vec<u8>)>) {
-        self.fetching = None;
-        for (index, payload) in payloads {
-            self.raft.mut_store().put_at_hand(index, payload);
-        }
-        // Any follower that is behind: the wish does not say whose it was.
-        let (last, own) = (self.raft.raft.raft_log.last_index(), self.peer.0);
-        let progress = self.raft.raft.prs().iter();
-        let is_behind = progress.filter(|(id, pr)| **id != own && pr.next_idx <= last);
-        let mut behind: Vec<u64> = is_behind.map(|(id, _)| *id).collect();
-        // Raft's map is seeded at random: its order must not show.
-        behind.sort_unstable();
-        for peer in behind {
-            self.raft.raft.send_append(peer);
-        }
     }
 
     /// Place of the oldest payload that is still to be applied.

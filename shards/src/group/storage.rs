@@ -20,6 +20,8 @@ use crate::log::LogPosition;
 
 /// Applied entries whose handles are kept for followers that are behind.
 pub(super) const KEPT_ENTRIES: usize = 16 << 10;
+/// Entries beyond as many as were applied that are forgotten in one step.
+const FORGOTTEN_AT_ONCE: u64 = 256;
 /// Payload bytes that one message to a follower carries, about.
 pub(super) const MESSAGE_BYTES: u64 = 1 << 20;
 
@@ -48,6 +50,8 @@ pub(super) struct GroupStorage {
     /// Index and term in front of the first handle.
     base_index: u64,
     base_term: u64,
+    /// Where the entry at the base ends in the log; 0 if it was there from the start.
+    base_end: LogPosition,
     handles: VecDeque<Handle>,
     /// Index and term of the last applied entry.
     applied: (u64, u64),
@@ -60,6 +64,12 @@ pub(super) struct GroupStorage {
     wanted: Cell<Option<Wanted>>,
     /// Where entries are kept for others.
     keeps: bool,
+    /// The last entry that the follower has which is furthest behind.
+    held: Option<u64>,
+    /// Payload bytes that were ever appended.
+    taken_in: u64,
+    /// Payloads that were read back for followers, until the next are.
+    fetched: BTreeMap<u64, Vec<u8>>,
 }
 
 impl GroupStorage {
@@ -69,6 +79,7 @@ impl GroupStorage {
         GroupStorage {
             base_index: base.0,
             base_term: base.1,
+            base_end: LogPosition::default(),
             handles: VecDeque::new(),
             applied: base,
             initial: RaftState::new(hard, membership),
@@ -76,6 +87,9 @@ impl GroupStorage {
             cached_from: LogPosition(0),
             wanted: Cell::new(None),
             keeps,
+            held: None,
+            taken_in: 0,
+            fetched: BTreeMap::new(),
         }
     }
 
@@ -106,11 +120,18 @@ impl GroupStorage {
     }
 
     /// Keeps the handle of entry `index`; entries at or above it are replaced.
+    /// The entry in front of the first handle, and where it ends in the log.
+    pub(super) fn base(&self) -> (u64, LogPosition) {
+        (self.base_index, self.base_end)
+    }
+
     pub(super) fn push(&mut self, index: u64, handle: Handle) {
         debug_assert!(index > self.base_index && index <= self.last() + 1);
         self.handles
             .truncate((index - self.base_index - 1) as usize);
         self.at_hand.split_off(&index);
+        self.fetched.split_off(&index);
+        self.taken_in += u64::from(handle.len);
         self.handles.push_back(handle);
     }
 
@@ -146,11 +167,19 @@ impl GroupStorage {
 
     /// Everything up to `index` is applied.
     pub(super) fn apply(&mut self, index: u64) {
+        let newly = index.saturating_sub(self.applied.0);
         if let Some(handle) = self.get(index) {
             self.applied = (index, handle.term);
         }
         let keep = if self.keeps { KEPT_ENTRIES as u64 } else { 0 };
-        while self.base_index + keep < self.applied.0 && self.forget_first() {}
+        let free = self.applied.0.saturating_sub(keep);
+        let free = free.min(self.held.unwrap_or(free));
+        // A few at once: when a follower caught up there are many.
+        for _ in 0..=newly + FORGOTTEN_AT_ONCE {
+            if self.base_index >= free || !self.forget_first() {
+                break;
+            }
+        }
         if !self.at_hand.is_empty() {
             self.at_hand = self.at_hand.split_off(&(self.applied.0 + 1));
         }
@@ -159,9 +188,12 @@ impl GroupStorage {
     /// The state as of that entry is in place: nothing in front of it is known.
     pub(super) fn restore(&mut self, index: u64, term: u64) {
         (self.base_index, self.base_term) = (index, term);
+        self.base_end = LogPosition::default();
         self.applied = (index, term);
         self.handles.clear();
         self.at_hand.clear();
+        self.fetched.clear();
+        self.held = None;
         self.wanted.set(None);
     }
 
@@ -190,18 +222,39 @@ impl GroupStorage {
         };
         self.base_index += 1;
         self.base_term = handle.term;
+        self.base_end = handle.end;
         self.at_hand.remove(&self.base_index);
         true
     }
 
     /// The payload, if it is in memory beside the log's buffers.
     pub(super) fn payload_at_hand(&self, index: u64) -> Option<&[u8]> {
-        self.at_hand.get(&index).map(Vec::as_slice)
+        let kept = self.at_hand.get(&index);
+        kept.or_else(|| self.fetched.get(&index)).map(Vec::as_slice)
     }
 
-    /// Keeps a payload that was read back for a follower.
-    pub(super) fn put_at_hand(&mut self, index: u64, payload: Vec<u8>) {
-        self.at_hand.insert(index, payload);
+    /// Keeps what was read back for a follower, in place of what was before.
+    pub(super) fn put_fetched(&mut self, payloads: Vec<(u64, Vec<u8>)>) {
+        self.fetched = payloads.into_iter().collect();
+    }
+
+    /// Entries behind that one are kept for a follower, however many were applied.
+    pub(super) fn hold(&mut self, held: Option<u64>) {
+        self.held = held;
+        if held.is_none_or(|held| held >= self.applied.0) {
+            self.fetched.clear();
+        }
+    }
+
+    /// Payload bytes that were appended since it was opened.
+    pub(super) fn taken_in(&self) -> u64 {
+        self.taken_in
+    }
+
+    /// Where the oldest payload stands that is held for a follower, if one is.
+    pub(super) fn held_from(&self) -> Option<LogPosition> {
+        let first = self.held?.max(self.base_index) + 1;
+        self.get(first).map(|handle| handle.payload)
     }
 
     /// Payloads at or above are in the log's buffers.
@@ -215,7 +268,8 @@ impl GroupStorage {
     }
 
     fn is_at_hand(&self, index: u64, handle: &Handle) -> bool {
-        handle.len == 0 || handle.payload >= self.cached_from || self.at_hand.contains_key(&index)
+        let in_log = handle.len == 0 || handle.payload >= self.cached_from;
+        in_log || self.payload_at_hand(index).is_some()
     }
 }
 
@@ -297,5 +351,66 @@ impl Storage for GroupStorage {
     /// Only what it is of: the state itself is streamed beside Raft.
     fn snapshot(&self, _request_index: u64, _to: u64) -> Result<Snapshot> {
         Ok(snapshot_of(self.applied, self.initial.conf_state.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn storage_with(entries: u64) -> GroupStorage {
+        let members = Members::default();
+        let mut storage = GroupStorage::new((0, 0), HardState::default(), &members, true);
+        for index in 1..=entries {
+            let at = LogPosition(index * 100);
+            storage.push(
+                index,
+                Handle {
+                    term: 1,
+                    payload: at,
+                    len: 10,
+                    sync: false,
+                    membership: false,
+                    end: LogPosition(at.0 + 10),
+                },
+            );
+        }
+        storage
+    }
+
+    fn apply_all(storage: &mut GroupStorage) {
+        for index in storage.applied().0 + 1..=storage.last() {
+            storage.apply(index);
+        }
+    }
+
+    #[test]
+    fn entries_that_a_follower_lacks_are_kept_until_it_has_them() {
+        let kept = KEPT_ENTRIES as u64;
+        let mut storage = storage_with(3 * kept);
+        storage.hold(Some(10));
+        apply_all(&mut storage);
+        assert_eq!(
+            storage.base(),
+            (10, LogPosition(1_010)),
+            "what it has is not kept"
+        );
+        assert_eq!(storage.held_from(), Some(LogPosition(1_100)));
+        storage.hold(None);
+        // Every apply forgets a few more.
+        for _ in 0..2 * kept {
+            storage.apply(storage.last());
+        }
+        assert_eq!(storage.base().0, 2 * kept);
+    }
+
+    #[test]
+    fn what_was_read_for_a_follower_is_not_taken_for_an_entry_in_its_place() {
+        let mut storage = storage_with(5);
+        storage.put_fetched(vec![(4, vec![1]), (5, vec![2])]);
+        let handle = *storage.get(5).unwrap();
+        storage.push(5, handle);
+        assert_eq!(storage.payload_at_hand(4), Some(&[1][..]));
+        assert_eq!(storage.payload_at_hand(5), None);
     }
 }

@@ -164,6 +164,7 @@ impl World {
             read_cache_bytes: self.settings.read_cache_bytes,
             scrub_interval_ms: 0,
             recovery_grace_ms: 1_000,
+            catch_up_bytes_per_s: self.settings.catch_up_bytes_per_s,
             spread_after_ms: self.settings.spread_after_ms,
             force_group_0: None,
             index_memory_bytes: u64::MAX,

@@ -100,6 +100,8 @@ pub struct Settings {
     pub hop_us: u64,
     /// How long a node leads what is another one's turn to, in ms; 0 = for ever.
     pub spread_after_ms: u64,
+    /// Bytes a second that followers behind are brought up with.
+    pub catch_up_bytes_per_s: u64,
     /// Clocks run off by up to so many millionths.
     pub drift_ppm: u64,
     /// So many of a thousand things that a client does are changes of a queue's setting.
@@ -147,6 +149,7 @@ impl Settings {
             hop_us: random.pick(&[50, 500, 5_000]),
             drift_ppm: random.pick(&[0, 100, 20_000]),
             changes: 0,
+            catch_up_bytes_per_s: 32 << 20,
             spread_after_ms: match scenario {
                 "calm" | "crash" | "replace" => 300,
                 "members" => random.pick(&[0, 300]),

@@ -265,6 +265,7 @@ impl World {
             read_cache_bytes: self.settings.read_cache_bytes,
             scrub_interval_ms: self.settings.scrub_interval_ms,
             recovery_grace_ms: 1_000,
+            catch_up_bytes_per_s: 32 << 20,
             spread_after_ms: 0,
             addresses: Vec::new(),
             force_group_0: None,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use client::{Client, NodeStatus, Servers};
+use tokio::{task::JoinSet, time::timeout};
 
 use crate::cli::session;
 
@@ -33,17 +34,27 @@ impl Gathered {
 
     /// Asks the nodes that are linked to one that was asked.
     async fn ask_through(&mut self, client: &Client) {
+        let mut asked = JoinSet::new();
         for node in self.knows_unasked() {
-            let status = client.node_status(Some(node)).await;
-            match status {
-                Ok(status) => {
-                    self.nodes.insert(node, status);
-                }
-                Err(error) => self
-                    .unanswered
-                    .push((format!("node {node}"), error.to_string())),
-            }
+            let client = client.clone();
+            asked.spawn(async move {
+                // One that stands still costs no more than its own answer.
+                let status = timeout(ANSWER, client.node_status(Some(node))).await;
+                (node, status)
+            });
         }
+        for (node, status) in asked.join_all().await {
+            let reason = match status {
+                Ok(Ok(status)) => {
+                    self.nodes.insert(node, status);
+                    continue;
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no answer within {} s", ANSWER.as_secs()),
+            };
+            self.unanswered.push((format!("node {node}"), reason));
+        }
+        self.unanswered.sort();
     }
 }
 

@@ -64,8 +64,15 @@ pub async fn move_groups(client: Client, mut out: Output, args: Move) -> Result<
     };
     let start = Instant::now();
     let mut ordered = Vec::new();
+    let mut stay = 0;
     loop {
         let now = held(&client, from).await.map_err(failed(what()))?;
+        if !now.is_member && ordered.is_empty() {
+            return Err(Failure::Other(format!(
+                "{}: node {from} is not one of the cluster; `tidegate cluster status` shows which are",
+                what()
+            )));
+        }
         let wanted = now.held.iter().copied();
         let mut wanted: Vec<u32> = wanted
             .filter(|group| named.is_none_or(|it| it == *group))
@@ -83,6 +90,7 @@ pub async fn move_groups(client: Client, mut out: Output, args: Move) -> Result<
                 // A group that the other node holds already stays where it is.
                 Err(error) if named.is_none() && error.code() == Some(ErrorCode::Conflict) => {
                     ordered.push(group);
+                    stay += 1;
                     out.line(format!("group {group} stays: {error}")).await?;
                 }
                 Err(error) => return Err(failed(what())(error)),
@@ -104,20 +112,21 @@ pub async fn move_groups(client: Client, mut out: Output, args: Move) -> Result<
         }
         sleep(LOOK).await;
     }
+    let moved = ordered.len() - stay;
     let message = match named {
         Some(group) => {
             format!("group {group} is on node {to}, and node {from} keeps nothing of it")
         }
         None => format!(
             "{} went from node {from} to node {to}",
-            plural(ordered.len() as u64, "group")
+            plural(moved as u64, "group")
         ),
     };
     let result = ResultJson {
         order: "move",
         node: None,
         group: named,
-        changed: !ordered.is_empty(),
+        changed: moved > 0,
         message: &message,
     };
     result.show(&mut out).await

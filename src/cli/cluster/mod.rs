@@ -317,6 +317,11 @@ fn parse_node(text: &str) -> Result<NodeAt, String> {
         || format!("{text:?} is not a node; write NUMBER=ADDRESS:PORT like 4=10.0.0.4:7501");
     let (number, address) = text.split_once('=').ok_or_else(wrong)?;
     let address: SocketAddr = address.trim().parse().map_err(|_| wrong())?;
+    if address.port() == 0 || address.ip().is_unspecified() {
+        return Err(format!(
+            "{text:?}: other nodes cannot reach {address}; write the address and port that the node listens on for nodes"
+        ));
+    }
     Ok(NodeAt {
         number: number.trim().parse().map_err(|_| wrong())?,
         address: address.to_string(),

@@ -23,8 +23,6 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECE_RECORDS: usize = 4096;
 /// Records captured in one turn.
 const TURN_RECORDS: usize = 32 << 10;
-/// Bytes a ms at most: what clients are served with goes first.
-const BYTES_PER_MS: u64 = 64 << 10;
 /// Without an answer for so long it is given up.
 const PATIENCE_MS: u64 = 10_000;
 
@@ -107,7 +105,7 @@ impl<B: BatchBuffer> Engine<B> {
         let sending = self.sending.as_ref()?;
         Some(match sending.awaits {
             true => sending.since_ms + PATIENCE_MS,
-            false => sending.next_ms,
+            false => sending.next_ms.max(self.pace.free_ms()),
         })
     }
 
@@ -130,7 +128,7 @@ impl<B: BatchBuffer> Engine<B> {
         if !leads || late || !self.links.is_up(sending.node) || self.latched {
             return self.end_snapshot(&mut sending, false);
         }
-        if !sending.awaits && self.server_ms >= sending.next_ms {
+        if !sending.awaits && self.server_ms >= sending.next_ms && self.pace_is_free() {
             if let Some(bytes) = self.next_snapshot_piece(&mut sending) {
                 self.send_piece(&mut sending, &bytes);
             }
@@ -150,7 +148,7 @@ impl<B: BatchBuffer> Engine<B> {
         .encode(out);
         sending.awaits = true;
         sending.since_ms = self.server_ms;
-        sending.next_ms = self.server_ms + bytes.len() as u64 / BYTES_PER_MS;
+        self.pace.spend(bytes.len() as u64);
     }
 
     /// The piece that comes next, if it is at hand.

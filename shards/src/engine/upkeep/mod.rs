@@ -60,6 +60,8 @@ const TURN_RECORDS: usize = 4096;
 const TURN_PARTITIONS: usize = 256;
 /// A checkpoint's bytes are written at most once for this many of the log.
 const LOG_BYTES_PER_CHECKPOINT_BYTE: u64 = 4;
+/// Segments of the log that are kept for a follower that is behind.
+const HELD_SEGMENTS: u64 = 4;
 /// Rest after a cycle that failed, or that a full disk began.
 const PAUSE_MS: u64 = 1_000;
 /// Rest after a cycle that met entries not yet applied.
@@ -410,10 +412,28 @@ impl<B: BatchBuffer> Engine<B> {
                 free = free.min(geometry.start_of(sequence));
             }
         }
+        free = free.min(self.held_for_followers());
         self.log.release_below(free);
         for slot in self.groups.values_mut() {
             slot.group.trim_below(free);
         }
+    }
+
+    /// What followers that are behind still need of the log begins here: of what they
+    /// lack as far as [`HELD_SEGMENTS`], or all of it behind a snapshot, unless the disk
+    /// is full.
+    fn held_for_followers(&self) -> LogPosition {
+        let geometry = self.log.geometry();
+        let newest = geometry.segment_of(self.frontiers.durable_next);
+        let bound = geometry.start_of(newest.saturating_sub(HELD_SEGMENTS));
+        let held = self.groups.values().filter_map(|slot| slot.group.held());
+        let held = held.filter(|_| !self.is_short());
+        let from = held.map(|held| match held.behind_snapshot {
+            true => held.from,
+            false => held.from.max(bound),
+        });
+        let from = from.min().map(|from| geometry.segment_of(from));
+        from.map_or(LogPosition(u64::MAX), |first| geometry.start_of(first))
     }
 
     fn remove_dead_packs(&mut self) {

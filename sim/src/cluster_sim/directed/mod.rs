@@ -43,6 +43,7 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
     ("snapshot not durable", a_snapshot_that_is_not_durable),
     ("chosen disk lost", the_disk_that_a_group_goes_on_from),
     ("slow disk", a_slow_disk_of_the_owner),
+    ("snapshot while records come", a_snapshot_while_records_come),
     ("disks stand still", followers_whose_disks_stand_still),
 ];
 

@@ -4,15 +4,27 @@ use shards::log::{segment_name, FIRST_SEGMENT};
 use wire::vocabulary::{ClusterAction, Mode};
 
 use super::{
-    super::{journal::Fate, sending::Publishing, world::World, Checked},
-    play, play_with_syncs,
-    rig::{CLIENT, OTHER, PATIENCE_MS},
+    super::{
+        journal::{Fate, Key},
+        sending::Publishing,
+        world::World,
+        Checked,
+    },
+    play, play_in, play_with_syncs,
+    rig::{Cast, CLIENT, OTHER, PATIENCE_MS},
 };
 
 /// All voting replicas.
 const ALL_COPIES: u8 = 255;
 /// Payload bytes of a record that fills the ring.
 const LARGE: usize = 60_000;
+/// Large records, of whose snapshot more small ones than a leader keeps for nobody are
+/// published.
+const HELD_RECORDS: usize = 20;
+/// Records published at once, each an entry.
+const FLOOD_RECORDS: usize = 100;
+/// That often, at most: some hundred thousand bytes in all.
+const MOST_FLOODS: usize = 400;
 /// Longer than it takes to get a new name.
 const SLOW_US: u64 = 600_000;
 /// Late for one write, and no reason to give a node up.
@@ -152,6 +164,43 @@ pub fn a_snapshot_that_is_not_durable(seed: u64) -> Result<(), String> {
     })
 }
 
+/// A follower gets a snapshot slowly while more entries are published than a leader keeps
+/// for nobody: what came in meanwhile must still be there when the snapshot is through, or
+/// the follower gets one after the other and is never brought up.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn a_snapshot_while_records_come(seed: u64) -> Result<(), String> {
+    let mut world = World::calm(seed);
+    world.settings.catch_up_bytes_per_s = 1 << 20;
+    play_in(world, |world| {
+        let key = world.declare_at(0, Mode::Buffered)?;
+        let cast = world.cast(key)?;
+        world.bring(CLIENT, cast.leader)?;
+        for _ in 0..HELD_RECORDS {
+            world.publish_large(CLIENT, key)?;
+        }
+        world.isolate(cast.third);
+        world.bring(OTHER, cast.leader)?;
+        world.fill_rings(&[cast.leader])?;
+        world.join_all(cast.third);
+        let group = world.group(key)?;
+        for _ in 0..MOST_FLOODS {
+            let mut batch = 0;
+            for _ in 0..FLOOD_RECORDS {
+                batch = world.send_records(OTHER, key, 1);
+            }
+            world.await_fate(batch)?;
+            world.pass(20)?;
+            let lacks = world.lacks(group, cast)?;
+            if lacks < FLOOD_RECORDS as u64 {
+                return world.finish();
+            }
+        }
+        Err("a follower is not brought up while records come".to_owned())
+    })
+}
+
 /// A group is weakened while the syncs of one follower hang. What it has of that is
 /// not durable, so it may not answer at written: it would forget what it answered, and
 /// not know that.
@@ -217,18 +266,36 @@ impl World {
             disks.any(|disk| disk.id_of(&first).is_some())
         };
         while has_it(self) {
-            let what = Publishing {
-                lengths: vec![LARGE],
-                ..Publishing::default()
-            };
-            let batch = self.journal.batches.len();
-            self.publish(CLIENT, key, &what);
-            self.await_fate(batch)?;
+            self.publish_large(CLIENT, key)?;
             if self.now_us > until_us {
                 return Err("nobody lets go of the first segment".to_owned());
             }
         }
         Ok(())
+    }
+
+    /// One record that takes much of a segment; waits for its end.
+    fn publish_large(&mut self, client: usize, key: Key) -> Checked<()> {
+        let what = Publishing {
+            lengths: vec![LARGE],
+            ..Publishing::default()
+        };
+        let batch = self.journal.batches.len();
+        self.publish(client, key, &what);
+        self.await_fate(batch)
+    }
+
+    /// By how many entries the third node is behind the leader.
+    fn lacks(&self, group: u32, cast: Cast) -> Checked<u64> {
+        let applied = |node: usize| {
+            let engine = self.nodes[node].engine.as_ref()?;
+            let role = engine.roles().find(|role| role.group.0 == group);
+            role.map(|role| role.applied)
+        };
+        let leader = self.newest_leader(group).unwrap_or(cast.leader);
+        let both = applied(leader).zip(applied(cast.third));
+        let (led, has) = both.ok_or("a replica is not there")?;
+        Ok(led.saturating_sub(has))
     }
 }
 
