@@ -22,3 +22,4 @@ mod refused;
 mod replace;
 mod replication;
 mod spread;
+mod straight;
