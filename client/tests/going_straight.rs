@@ -149,12 +149,7 @@ async fn partitions_of_several_leaders_come_from_each_in_one_stream() {
                 1 => &two,
                 2 => &three,
                 _ => {
-                    let body = wire::message::Subscribed {
-                        subscription: subscribe.subscription,
-                        generation: 1,
-                        ..Default::default()
-                    };
-                    first.send(correlation, &body).await;
+                    first.accept_subscribe(correlation, &subscribe).await;
                     first.deliver(&subscribe, 0, &["0"]).await;
                     continue;
                 }

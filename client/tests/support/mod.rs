@@ -188,13 +188,17 @@ impl Peer {
 
     pub async fn subscribed(&mut self) -> Subscribe {
         let (correlation, subscribe) = self.expect::<Subscribe>().await;
+        self.accept_subscribe(correlation, &subscribe).await;
+        subscribe
+    }
+
+    pub async fn accept_subscribe(&mut self, correlation: u64, subscribe: &Subscribe) {
         let body = Subscribed {
             subscription: subscribe.subscription,
             generation: 1,
             ..Default::default()
         };
         self.send(correlation, &body).await;
-        subscribe
     }
 
     /// Delivers these payloads from `first_offset` on.
