@@ -152,8 +152,9 @@ impl Client {
         }
     }
 
-    /// True while every connection in use stands. A lost one is made again by
-    /// itself; this is for telling people about it.
+    /// True while every connection in use stands, but for those to leaders, whose work
+    /// the others do meanwhile. A lost one is made again by itself; this is for telling
+    /// people about it.
     pub fn is_connected(&self) -> bool {
         let mut links = self.links().all_base().into_iter();
         links.all(|link| link.connection() != 0)

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use support::{deliver_frame, quick, soon, Peer, Server, QUEUE};
+use support::{asks_straight, deliver_frame, quick, redirect, send_on, soon, Peer, Server};
 use tidegate_client::{
     Client, Delivery, ErrorCode, SettleError, SubscribeError, SubscribeOptions, Subscription,
 };
@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use wire::{
     error::Outcome,
     frame::Kind,
-    message::{Credit, Extension, GoingAway, Ping, Pong, Redirect, Settle, Subscribe},
+    message::{Credit, GoingAway, Ping, Pong, Settle, Subscribe},
 };
 
 const OPTIONS: SubscribeOptions = SubscribeOptions {
@@ -26,34 +26,6 @@ async fn nodes() -> (Server, Server) {
     let (one, mut two) = (Server::start().await, Server::start().await);
     two.node = 2;
     (one, two)
-}
-
-fn asks_straight(subscribe: &Subscribe) -> bool {
-    let mut extensions = subscribe.extensions.iter();
-    extensions.any(|one| one.kind == Extension::STRAIGHT)
-}
-
-fn redirect(partition: u16, to: &Server) -> Redirect {
-    Redirect {
-        queue_id: QUEUE,
-        partition,
-        node: to.node,
-        shard: 0,
-        extensions: vec![Extension {
-            kind: Extension::ADDRESS,
-            bytes: to.address.clone().into_bytes(),
-        }],
-    }
-}
-
-/// The next subscribe is told that another node leads.
-async fn send_on(peer: &mut Peer, to: &Server) -> Subscribe {
-    let (correlation, subscribe) = peer.expect::<Subscribe>().await;
-    assert!(asks_straight(&subscribe));
-    peer.send(0, &redirect(subscribe.partition, to)).await;
-    peer.refuse(correlation, ErrorCode::NotOwner, Outcome::Failed)
-        .await;
-    subscribe
 }
 
 async fn put_off(peer: &mut Peer) {
@@ -439,6 +411,36 @@ async fn a_subscription_that_is_dropped_on_its_way_arrives_nowhere() {
     };
     let (_other, to) = tokio::join!(client.subscribe_with("q", OPTIONS), answer);
     assert_ne!(to.subscription, subscribe.subscription);
+}
+
+/// The same while its leader is being connected to.
+#[tokio::test]
+async fn a_subscription_that_is_given_up_while_it_waits_arrives_nowhere() {
+    let (one, two) = nodes().await;
+    let (client, mut first) = one.client().await;
+    let answer = async {
+        first.locate(&[0]).await;
+        let subscribe = send_on(&mut first, &two).await;
+        (two.accept_raw().await, subscribe)
+    };
+    let subscribe = client.subscribe_with("q", OPTIONS);
+    let (socket, given_up) = tokio::select! {
+        answer = answer => answer,
+        _ = subscribe => panic!("nobody answered it"),
+    };
+    let mut second = two.greet(socket).await;
+    soon("the connection to the leader", async {
+        while client.nodes() != [1, 2] {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let answer = async {
+        first.locate(&[0]).await;
+        second.subscribed().await
+    };
+    let (_other, to) = tokio::join!(client.subscribe_with("q", OPTIONS), answer);
+    assert_ne!(to.subscription, given_up.subscription);
 }
 
 /// The limit holds on every connection that it comes by.

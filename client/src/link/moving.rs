@@ -141,3 +141,28 @@ impl Shared {
         !state.ever_up && matches!(&*self.status.borrow(), Status::Failed(_))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::{client::Client, link::Seat, links::Links};
+
+    /// The stream ends while its subscription is between two links.
+    #[tokio::test]
+    async fn who_left_sits_down_nowhere() {
+        let config = Arc::new(Client::builder().config);
+        let links = Links::start(config, &"".into());
+        let link = links.home();
+        let seat = Arc::new(Seat::new(link.clone(), 1));
+        let (sender, _deliveries) = mpsc::unbounded_channel();
+        let _first = link.subscribe(7, (1, 0), seat.clone(), 1, sender);
+        let feed = link.lock().feeds.remove(&7).unwrap();
+        assert!(seat.sit(link));
+        assert!(seat.leave().is_some());
+        link.adopt_feed(7, feed);
+        assert!(link.lock().feeds.is_empty());
+        assert!(seat.leave().is_none());
+    }
+}
