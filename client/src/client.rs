@@ -10,17 +10,17 @@ use tokio::{
     sync::Semaphore,
     time::{timeout_at, Instant},
 };
-use wire::{error::ErrorCode, message::ANY_SHARD};
+use wire::error::ErrorCode;
 
 use crate::{
-    config::{Builder, Config, MAX_LEADERS, MAX_ROUTES},
+    config::{Builder, Config, MAX_ROUTES},
     error::{ConnectError, Error, Reason},
-    link::{Link, Shared, Status},
-    places::{Place, Places},
+    link::{Shared, Status},
+    links::Links,
     publish::{Confirmed, Publisher},
     record::Record,
     route::Route,
-    servers::{Servers, Turns},
+    servers::Servers,
 };
 
 /// A client of one server, or of a cluster through any of its nodes. Cloning it
@@ -53,16 +53,7 @@ struct Inner {
     config: Arc<Config>,
     /// The addresses as it was told them, for messages.
     server: String,
-    turns: Arc<Turns>,
-    /// The first connection; any shard answers what concerns no partition.
-    home: Link,
-    home_shard: u16,
-    shards: u16,
-    /// Connections to the other shards, made when first needed; at most one per shard.
-    links: Mutex<HashMap<u16, Link>>,
-    /// Connections to nodes that lead what is published to, by shard and address.
-    leaders: Mutex<HashMap<(u16, Arc<str>), Link>>,
-    places: Arc<Places>,
+    links: Arc<Links>,
     /// Names resolved; cleared when it reaches its bound.
     routes: Mutex<HashMap<String, Arc<Route>>>,
     window: Arc<Semaphore>,
@@ -87,11 +78,8 @@ impl Client {
     pub(crate) async fn open(config: Config, servers: Servers) -> Result<Self, ConnectError> {
         let give_up = Instant::now() + config.patience;
         let config = Arc::new(config);
-        let turns = Arc::new(Turns::new(&servers));
-        let places = Arc::new(Places::default());
-        let (known, any) = (places.clone(), turns.clone());
-        let home = Link::start(config.clone(), known, any, ANY_SHARD, None);
-        let mut status = home.shared().status();
+        let links = Links::start(config.clone(), &servers);
+        let mut status = links.home().status();
         let granted = loop {
             let failure = match &*status.borrow_and_update() {
                 Status::Up(granted) => break granted.clone(),
@@ -111,18 +99,13 @@ impl Client {
                 }
             }
         };
+        links.came_up(granted);
         Ok(Client {
             inner: Arc::new(Inner {
                 window: Arc::new(Semaphore::new(config.publish_window_bytes as usize)),
                 config,
                 server: servers.to_string(),
-                turns,
-                home,
-                home_shard: granted.shard,
-                shards: granted.shards,
-                links: Mutex::default(),
-                leaders: Mutex::default(),
-                places,
+                links,
                 routes: Mutex::default(),
             }),
         })
@@ -135,7 +118,7 @@ impl Client {
 
     /// How many shards the server has.
     pub fn shards(&self) -> u16 {
-        self.inner.shards
+        self.inner.links.shards()
     }
 
     /// A publisher to the queue called `name`.
@@ -169,44 +152,29 @@ impl Client {
         }
     }
 
-    /// True while every connection in use stands. A lost one is made again by
-    /// itself; this is for telling people about it.
+    /// True while every connection in use stands, but for those to leaders, whose work
+    /// the others do meanwhile. A lost one is made again by itself; this is for telling
+    /// people about it.
     pub fn is_connected(&self) -> bool {
-        let mut links = self.base_links().into_iter();
+        let mut links = self.links().all_base().into_iter();
         links.all(|link| link.connection() != 0)
     }
 
     /// The nodes that connections lead to at this moment, each once, in order; of a
     /// server that is alone, its number.
     pub fn nodes(&self) -> Vec<u32> {
-        let mut nodes: Vec<u32> = self.all_links().iter().map(|link| link.node()).collect();
+        let links = self.links().all();
+        let mut nodes: Vec<u32> = links.iter().map(|link| link.node()).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes.retain(|node| *node != 0);
         nodes
     }
 
-    /// The connections that everything can go by.
-    fn base_links(&self) -> Vec<Arc<Shared>> {
-        let mut links = vec![self.inner.home.shared().clone()];
-        let others = lock(&self.inner.links);
-        links.extend(others.values().map(|link| link.shared().clone()));
-        links
-    }
-
-    /// Those to leaders first: what they cannot send goes to the others.
-    fn all_links(&self) -> Vec<Arc<Shared>> {
-        let leaders = lock(&self.inner.leaders);
-        let mut links: Vec<_> = leaders.values().map(|link| link.shared().clone()).collect();
-        drop(leaders);
-        links.extend(self.base_links());
-        links
-    }
-
     /// Settles without confirm that the server refused, so far: their leases
     /// had run out, or their connection was lost first. Their records come again.
     pub fn refused_settles(&self) -> u64 {
-        let links = self.base_links().into_iter();
+        let links = self.links().all().into_iter();
         links.map(|link| link.refused_settles()).sum()
     }
 
@@ -215,7 +183,7 @@ impl Client {
     /// failed (not sent) or unknown (sent). Later calls fail.
     pub async fn close(&self, timeout: Duration) {
         let until = Instant::now() + timeout;
-        let links = self.all_links();
+        let links = self.links().all();
         for link in &links {
             let left = until.saturating_duration_since(Instant::now());
             link.close(left).await;
@@ -234,58 +202,17 @@ impl Client {
         self.inner.window.clone()
     }
 
+    pub(crate) fn links(&self) -> &Links {
+        &self.inner.links
+    }
+
     pub(crate) fn home(&self) -> &Arc<Shared> {
-        self.inner.home.shared()
-    }
-
-    /// The connection for `shard`: its own, or the first one when the client
-    /// keeps only that, or the server has no such shard.
-    pub(crate) fn link_for(&self, shard: Option<u16>) -> Arc<Shared> {
-        let inner = &self.inner;
-        let shard = shard.unwrap_or(inner.home_shard);
-        if !inner.config.shard_aware || shard == inner.home_shard || shard >= inner.shards {
-            return inner.home.shared().clone();
-        }
-        let mut links = lock(&inner.links);
-        let link = links.entry(shard).or_insert_with(|| {
-            let (config, places) = (inner.config.clone(), inner.places.clone());
-            Link::start(config, places, inner.turns.clone(), shard, None)
-        });
-        link.shared().clone()
-    }
-
-    /// The connection for the next publish to a partition: straight to its leader
-    /// once that is known and connected to, or as [`Client::link_for`].
-    pub(crate) fn link_to_publish(&self, route: &Route, partition: u16) -> Arc<Shared> {
-        let straight = self.inner.config.leader_aware && self.inner.config.shard_aware;
-        let place = straight
-            .then(|| self.inner.places.get(route.queue_id(), partition))
-            .flatten();
-        place
-            .and_then(|place| self.leader_link(place))
-            .unwrap_or_else(|| self.link_for(route.shard(partition)))
-    }
-
-    /// Connects to a leader when it is first asked for; `None` until that is done.
-    fn leader_link(&self, place: Place) -> Option<Arc<Shared>> {
-        let inner = &self.inner;
-        let mut leaders = lock(&inner.leaders);
-        let key = (place.shard, place.address);
-        if !leaders.contains_key(&key) && leaders.len() >= MAX_LEADERS {
-            return None;
-        }
-        let link = leaders.entry(key).or_insert_with_key(|(shard, address)| {
-            let only = Arc::new(Turns::new(&Servers::from(&**address)));
-            let (config, places) = (inner.config.clone(), inner.places.clone());
-            let fallback = Some(inner.home.shared().clone());
-            Link::start(config, places, only, *shard, fallback)
-        });
-        let shared = link.shared();
-        (shared.node() == place.node).then(|| shared.clone())
+        self.links().home()
     }
 
     pub(crate) fn link_of(&self, queue: &crate::queue::Queue, partition: u16) -> Arc<Shared> {
-        self.link_for(queue.shards.get(usize::from(partition)).copied())
+        self.links()
+            .base(queue.shards.get(usize::from(partition)).copied())
     }
 
     async fn route(&self, name: &str) -> Result<Arc<Route>, Error> {

@@ -50,6 +50,12 @@ pub(crate) const MAX_ROUTES: usize = 4096;
 pub(crate) const MAX_PLACES: usize = 65_536;
 /// Most connections to leaders.
 pub(crate) const MAX_LEADERS: usize = 256;
+/// How long a subscription waits for the connection to a leader before it goes through
+/// the node that the client is connected to.
+pub(crate) const STRAIGHT_PATIENCE: Duration = Duration::from_secs(2);
+/// How often, from the last success on, a subscription lets itself be sent to another node
+/// before it stays where it is.
+pub(crate) const MAX_SENT_ON: u32 = 3;
 /// Memory a queued record costs beside its bytes, counted into the publish window.
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 128;
 /// How long after its deadline a sent publish may still be answered by the
@@ -65,6 +71,13 @@ pub(crate) const STUCK: Duration = Duration::from_secs(2);
 pub(crate) const LONGEST_STUCK: Duration = Duration::from_secs(64);
 /// How long a connection that the server drains is kept for the answers.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(10);
+
+impl Config {
+    /// Publishes and subscribes may go by connections of their own to leaders.
+    pub fn goes_straight(&self) -> bool {
+        self.leader_aware && self.shard_aware
+    }
+}
 
 impl Default for Builder {
     fn default() -> Self {
@@ -170,9 +183,10 @@ impl Builder {
         self
     }
 
-    /// In a cluster, once a node tells who leads a partition, publishes to it go
-    /// straight there, by a connection of their own (default), or always through the
-    /// node that the client is connected to. Needs
+    /// In a cluster, once a node tells who leads a partition, publishes to it and its
+    /// deliveries go straight there and come straight from there, by a connection of
+    /// their own (default), or always through the node that the client is connected to.
+    /// Where that connection cannot be made, they go through that node as well. Needs
     /// [shard awareness](Builder::shard_aware).
     pub fn leader_aware(mut self, on: bool) -> Self {
         self.config.leader_aware = on;

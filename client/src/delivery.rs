@@ -143,12 +143,8 @@ impl Delivery {
         (RECORD_HEADER_BYTES + self.key.len() + self.headers.len() + self.payload.len()) as u64
     }
 
-    pub(crate) fn subscription(&self) -> u32 {
-        self.origin.subscription
-    }
-
-    pub(crate) fn connection(&self) -> u64 {
-        self.origin.connection
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// False when its connection is gone, and so its lease.

@@ -34,7 +34,7 @@
 //! | settles not sent | the deliveries taken | they come from nothing else |
 //! | leaders of partitions remembered | 65 536 | forgotten, and told again by the servers |
 //! | queue names remembered | 4 096 | forgotten and looked up again |
-//! | connections | one per shard of the server; in a cluster, one more per shard of each node that leads what is published to, 256 of those | others go through any node |
+//! | connections | one per shard of the server; in a cluster, one more per shard of each node that leads what is published to or consumed, 256 of those | others go through any node |
 //! | time of a publish | its deadline, + 2 s for an answer on its way | failed when not sent, else unknown |
 //! | time of any other request | [`Builder::request_timeout`] | likewise |
 //! | silence of a connection | three [heartbeats](Builder::heartbeat) | it counts as lost |
@@ -48,6 +48,7 @@ mod delivery;
 mod error;
 mod headers;
 mod link;
+mod links;
 mod manage;
 mod places;
 mod producer;

@@ -287,7 +287,8 @@ impl Publisher {
             )));
         };
         let try_enter = || {
-            let link = self.client.link_to_publish(&self.route, partition);
+            let (queue_id, shard) = (self.route.queue_id(), self.route.shard(partition));
+            let link = self.client.links().to_lead(queue_id, partition, shard);
             let under_way = lane.enter(link.id())?;
             Some((link, under_way))
         };

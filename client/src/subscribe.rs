@@ -20,9 +20,9 @@ use wire::message::Unsubscribed;
 
 use crate::{
     client::Client,
-    delivery::Delivery,
+    delivery::{Delivery, Origin},
     error::{Error, Reason, SubscribeError},
-    link::{Fed, PendingReply, Shared},
+    link::{Fed, PendingReply, Seat},
     queue::Queue,
 };
 
@@ -58,6 +58,8 @@ impl Default for SubscribeOptions {
 /// so an application bounds its unsettled deliveries by how fast it takes
 /// them. After a reconnect it subscribes again by itself; deliveries of the
 /// lost connection that were not taken yet are skipped, since they come again.
+/// In a cluster each partition's deliveries come
+/// [straight](crate::Builder::leader_aware) from the node that leads it.
 ///
 /// Dropping it ends it: the server gives every record that is still leased
 /// through it back to the queue, at once. Settles given before are sent first.
@@ -85,8 +87,7 @@ pub struct Subscription {
 /// One partition's share.
 #[derive(Debug)]
 struct Part {
-    link: Arc<Shared>,
-    credit_records: u32,
+    seat: Arc<Seat>,
     credit_bytes: u64,
     /// Connection that the next three count for.
     connection: u64,
@@ -133,12 +134,12 @@ impl Client {
         let mut answers = Vec::new();
         for (partition, shard) in (0_u16..).zip(&queue.shards) {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-            let link = self.link_for(Some(*shard));
             let place = (queue.queue_id, partition);
-            answers.push(link.subscribe(id, place, credit, sender.clone()));
+            let link = self.links().to_lead(place.0, place.1, Some(*shard));
+            let seat = Arc::new(Seat::new(link.clone(), credit.0));
+            answers.push(link.subscribe(id, place, seat.clone(), credit.1, sender.clone()));
             let part = Part {
-                link,
-                credit_records: credit.0,
+                seat,
                 credit_bytes: credit.1,
                 connection: 0,
                 outstanding: 0,
@@ -180,32 +181,33 @@ impl Subscription {
     fn end(&mut self) -> Vec<PendingReply> {
         self.parts
             .drain()
-            .filter_map(|(id, part)| part.link.unsubscribe(id))
+            .filter_map(|(id, part)| part.seat.leave()?.unsubscribe(id))
             .collect()
     }
 
     /// Notes a delivery as taken and gives credit back, some at a time.
-    fn taken(&mut self, subscription: u32, connection: u64, bytes: u64) {
+    fn taken(&mut self, origin: &Origin, bytes: u64) {
         let remaining = self.remaining;
-        let Some(part) = self.parts.get_mut(&subscription) else {
+        let Some(part) = self.parts.get_mut(&origin.subscription) else {
             return;
         };
-        if part.connection != connection {
-            part.connection = connection;
-            part.outstanding = u64::from(part.credit_records);
+        let mut credit_records = part.seat.credit_records();
+        if part.connection != origin.connection {
+            part.connection = origin.connection;
+            part.outstanding = u64::from(credit_records);
             part.taken_records = 0;
             part.taken_bytes = 0;
         }
         part.outstanding = part.outstanding.saturating_sub(1);
         part.taken_records += 1;
         part.taken_bytes += bytes;
-        if remaining < u64::from(part.credit_records) {
-            part.credit_records = remaining.max(1) as u32;
-            part.link.limit_credit(subscription, part.credit_records);
+        if remaining < u64::from(credit_records) {
+            credit_records = remaining.max(1) as u32;
+            part.seat.limit_credit(credit_records);
         }
         let most = remaining.saturating_sub(part.outstanding);
         let records = u32::try_from(most).map_or(part.taken_records, |m| m.min(part.taken_records));
-        let records_due = records > 0 && records.saturating_mul(2) >= part.credit_records;
+        let records_due = records > 0 && records.saturating_mul(2) >= credit_records;
         // Bytes go back also when no more records may: those with credit need them.
         let bytes_due = part.taken_bytes.saturating_mul(2) >= part.credit_bytes;
         if !records_due && !bytes_due {
@@ -214,8 +216,8 @@ impl Subscription {
         let bytes = std::mem::take(&mut part.taken_bytes);
         part.taken_records -= records;
         part.outstanding += u64::from(records);
-        part.link
-            .give_credit(connection, subscription, records, bytes);
+        let (link, connection) = (&origin.link, origin.connection);
+        link.give_credit(connection, origin.subscription, records, bytes);
     }
 
     /// The next delivery, if it is here already.
@@ -235,20 +237,14 @@ impl Stream for Subscription {
         while !self.parts.is_empty() && self.remaining > 0 {
             match ready!(self.receiver.poll_recv(context)) {
                 Some(Fed::Delivery(delivery)) if delivery.is_current() => {
-                    let bytes = delivery.encoded_len();
                     self.remaining -= 1;
-                    self.taken(delivery.subscription(), delivery.connection(), bytes);
+                    self.taken(delivery.origin(), delivery.encoded_len());
                     return Poll::Ready(Some(Ok(delivery)));
                 }
                 // Its connection is gone and its lease with it: it comes again.
                 Some(Fed::Delivery(_)) => {}
-                Some(Fed::Damaged {
-                    subscription,
-                    connection,
-                    len,
-                    error,
-                }) => {
-                    self.taken(subscription, connection, u64::from(len));
+                Some(Fed::Damaged { origin, len, error }) => {
+                    self.taken(&origin, u64::from(len));
                     return Poll::Ready(Some(Err(error)));
                 }
                 Some(Fed::Ended {

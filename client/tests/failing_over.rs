@@ -5,11 +5,11 @@ mod support;
 
 use std::time::Duration;
 
-use support::{quick, soon, Peer, Server};
+use support::{quick, redirect, soon, Peer, Server};
 use tidegate_client::{Client, ConnectError, ErrorCode, Publisher, Reason, Servers};
 use wire::{
     error::Outcome,
-    message::{Extension, GoingAway, Publish, Redirect},
+    message::{GoingAway, Publish},
 };
 
 /// An address at which nobody listens.
@@ -230,17 +230,7 @@ async fn led_elsewhere() -> (Client, Publisher, [Server; 2], [Peer; 2]) {
     let publisher = publisher(&client, &mut first).await;
     let (_, _) = tokio::join!(publisher.publish("a"), async {
         let (correlation, publish) = first.expect::<Publish>().await;
-        let body = Redirect {
-            queue_id: publish.queue_id,
-            partition: publish.partition,
-            node: 2,
-            shard: 0,
-            extensions: vec![Extension {
-                kind: Extension::ADDRESS,
-                bytes: two.address.clone().into_bytes(),
-            }],
-        };
-        first.send(0, &body).await;
+        first.send(0, &redirect(publish.partition, &two)).await;
         first.confirm(correlation, &publish, 0).await;
     });
     // Until the other connection stands, everything goes as before.
@@ -279,17 +269,7 @@ async fn a_record_waits_for_those_before_it_when_its_way_changes() {
     let publisher = publisher(&client, &mut first).await;
     let under_way = publisher.send("a").await.unwrap();
     let (correlation, publish) = first.expect::<Publish>().await;
-    let body = Redirect {
-        queue_id: publish.queue_id,
-        partition: publish.partition,
-        node: 2,
-        shard: 0,
-        extensions: vec![Extension {
-            kind: Extension::ADDRESS,
-            bytes: two.address.clone().into_bytes(),
-        }],
-    };
-    first.send(0, &body).await;
+    first.send(0, &redirect(publish.partition, &two)).await;
     let mut sent = Vec::new();
     // Goes by the first while the second is not connected.
     let accept = two.accept();
@@ -379,16 +359,7 @@ async fn a_client_that_is_told_not_to_stays_with_its_node() {
     for offset in 0..3 {
         let answer = async {
             let (correlation, publish) = first.expect::<Publish>().await;
-            let body = Redirect {
-                queue_id: publish.queue_id,
-                node: 2,
-                extensions: vec![Extension {
-                    kind: Extension::ADDRESS,
-                    bytes: two.address.clone().into_bytes(),
-                }],
-                ..Default::default()
-            };
-            first.send(0, &body).await;
+            first.send(0, &redirect(publish.partition, &two)).await;
             first.confirm(correlation, &publish, offset).await;
         };
         let (met, ()) = tokio::join!(publisher.publish("x"), answer);

@@ -23,3 +23,4 @@ mod replace;
 mod replication;
 mod spread;
 mod stops;
+mod straight;

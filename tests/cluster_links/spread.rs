@@ -25,7 +25,7 @@ fn led(status: &Value) -> Vec<u64> {
         .collect()
 }
 
-fn is_spread(status: &Value) -> bool {
+pub fn is_spread(status: &Value) -> bool {
     is_whole(status) && led(status) == [11, 11, 11]
 }
 

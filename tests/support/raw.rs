@@ -69,7 +69,8 @@ impl RawConsumer {
     /// The body of the next frame of this kind; others are passed over.
     pub async fn expect(&mut self, kind: Kind) -> Vec<u8> {
         loop {
-            let (found, body) = soon("a frame", self.read()).await;
+            let (header, body) = self.frame().await;
+            let found = Kind::from_raw(header.kind);
             if found == Some(kind) {
                 return body;
             }
@@ -77,9 +78,10 @@ impl RawConsumer {
         }
     }
 
-    async fn read(&mut self) -> (Option<Kind>, Vec<u8>) {
-        let (header, body) = self.try_read().await.expect("the server closed it");
-        (Kind::from_raw(header.kind), body)
+    /// The next frame, whatever it is.
+    pub async fn frame(&mut self) -> (FrameHeader, Vec<u8>) {
+        let frame = soon("a frame", self.try_read()).await;
+        frame.expect("the server closed it")
     }
 
     async fn try_read(&mut self) -> Option<(FrameHeader, Vec<u8>)> {

@@ -53,6 +53,9 @@ impl Extension {
     /// In `QueueInfoReply`: the setting that is in force in the partition, and how far it is
     /// applied ([`crate::setting::InForce`]). Left out where the queue's was never changed.
     pub const IN_FORCE: u16 = 13;
+    /// In a subscribe, without bytes: should another node lead the partition, it is told
+    /// where (`Redirect`) and refused (`NotOwner`), to subscribe there itself.
+    pub const STRAIGHT: u16 = 14;
 }
 
 macro_rules! bodies {

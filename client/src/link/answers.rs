@@ -1,8 +1,7 @@
 //! Answers, matched to what was sent.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
-use tokio::time::Instant;
 use wire::{
     codec,
     error::{ErrorCode, Outcome},
@@ -11,7 +10,7 @@ use wire::{
 };
 
 use super::{
-    feed::{Fed, FeedPhase},
+    feed::Fed,
     outbox::{QueuedPublish, SentPublish},
     request::Reply,
     settles::SentSettle,
@@ -26,8 +25,6 @@ use crate::{
 /// Why a settle that the server refuses has no effect.
 const STALE: &str =
     "its lease ran out, it was settled before, or its subscription ended; it has no effect";
-/// Longest pause before a subscription that the server put off is asked for again.
-const MAX_PUT_OFF: Duration = Duration::from_secs(5);
 
 impl Shared {
     pub(super) fn take_confirms(&self, body: &[u8]) -> Result<(), String> {
@@ -110,10 +107,7 @@ impl Shared {
         };
         state.stuck.went_on();
         if let Some(feed) = state.feeds.get_mut(&subscription) {
-            feed.put_off = 0;
-            if let Some(first) = feed.first.take() {
-                let _ = first.send(Ok(()));
-            }
+            feed.accepted();
         }
     }
 
@@ -127,7 +121,13 @@ impl Shared {
     }
 
     /// An error frame that answers `correlation`.
-    pub(super) fn take_refusal(&self, correlation: u64, code: u16, outcome: u8, message: String) {
+    pub(super) fn take_refusal(
+        self: &Arc<Self>,
+        correlation: u64,
+        code: u16,
+        outcome: u8,
+        message: String,
+    ) {
         let reason = Reason::Server {
             code,
             message: message.clone(),
@@ -153,9 +153,14 @@ impl Shared {
             }
             Some(Sent::Request(request)) => request.resolve(Err(error)),
             Some(Sent::Settle(settle)) => refuse_settle(settle, code, &error),
-            Some(Sent::Subscribe(subscription)) => {
-                state.subscribe_refused(subscription, code, error);
-            }
+            Some(Sent::Subscribe(subscription)) => match ErrorCode::from_raw(code) {
+                Some(ErrorCode::NotOwner) => {
+                    drop(state);
+                    self.send_on(subscription);
+                }
+                Some(ErrorCode::Unavailable) if self.try_elsewhere(&mut state, subscription) => {}
+                _ => state.subscribe_refused(subscription, code, error),
+            },
             // A settle that asked for no confirm, or something given up.
             None => self.count_refused_settles(1),
         }
@@ -231,11 +236,7 @@ impl State {
             return;
         };
         if feed.first.is_none() && passes(code) {
-            let pause = Duration::from_millis(100)
-                .saturating_mul(1 << feed.put_off.min(10))
-                .min(MAX_PUT_OFF);
-            feed.put_off += 1;
-            feed.phase = FeedPhase::Later(Instant::now() + pause);
+            feed.put_off();
             self.stuck.put_off();
             return;
         }

@@ -22,6 +22,7 @@
 mod answers;
 mod backoff;
 mod feed;
+mod moving;
 mod outbox;
 mod reader;
 mod request;
@@ -34,8 +35,8 @@ mod sweep;
 mod takeover;
 mod writer;
 
-pub(crate) use feed::Fed;
+pub(crate) use feed::{Fed, Seat};
 pub(crate) use outbox::PublishKey;
 pub(crate) use request::{Effect, Encode, PendingReply};
 pub(crate) use settles::SettleKey;
-pub(crate) use state::{Link, Shared, Status};
+pub(crate) use state::{Granted, Link, Shared, Status};

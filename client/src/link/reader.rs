@@ -140,7 +140,7 @@ impl Shared {
         Ok(())
     }
 
-    fn take_error(&self, correlation: u64, body: &[u8]) -> Result<(), String> {
+    fn take_error(self: &Arc<Self>, correlation: u64, body: &[u8]) -> Result<(), String> {
         let error = codec::decode::<ErrorBody>(body).map_err(|e| e.to_string())?;
         let (code, message) = (error.code.to_native(), error.message.to_string());
         if correlation == 0 {
@@ -171,7 +171,7 @@ impl Shared {
             };
             feed.overdrawn += count.saturating_sub(feed.granted);
             feed.granted = feed.granted.saturating_sub(count);
-            if feed.overdrawn > u64::from(feed.credit_records) {
+            if feed.overdrawn > u64::from(feed.seat.credit_records()) {
                 return Ok(());
             }
             feed.sender.clone()
@@ -207,8 +207,7 @@ impl Shared {
                     &record,
                 )),
                 Err(cause) => Fed::Damaged {
-                    subscription,
-                    connection,
+                    origin: origin.clone(),
                     len: item.len.to_native(),
                     error: SubscribeError::Damaged {
                         partition,

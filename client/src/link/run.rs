@@ -81,6 +81,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut wished_shard: u16) {
         tried = 0;
         tokio::select! {
             () = pause(&shared, backoff.next_pause()) => {}
+            () = shared.hurry.notified() => {}
             () = closed(&mut closing) => break,
         }
     }

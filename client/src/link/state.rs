@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
     },
     time::Duration,
 };
@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    feed::Feed,
+    feed::{Feed, FeedPhase},
     outbox::{Outbox, QueuedPublish, SentPublish},
     request::{QueuedRequest, SentRequest},
     settles::{SentSettle, Settles},
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     config::Config,
     error::{ConnectError, Error, Reason, SettleError},
+    links::Links,
     places::Places,
     servers::Turns,
 };
@@ -84,6 +85,8 @@ pub(super) struct State {
     /// Credit to give, by subscription: records and bytes.
     pub credits: HashMap<u32, (u32, u64)>,
     pub feeds: HashMap<u32, Feed>,
+    /// A connection stood once.
+    pub ever_up: bool,
     pub requests: VecDeque<QueuedRequest>,
     pub outbox: Outbox,
     pub sent: HashMap<u64, Sent>,
@@ -108,7 +111,12 @@ impl State {
         let asked = |sent: &Sent| matches!(sent, Sent::Subscribe(_));
         self.sent.values().all(asked)
             && self.settles.is_empty()
-            && (self.feeds.is_empty() || self.stuck.left)
+            && (!self.is_asked() || self.stuck.left)
+    }
+
+    fn is_asked(&self) -> bool {
+        let mut feeds = self.feeds.values();
+        feeds.any(|feed| feed.phase == FeedPhase::Asked)
     }
 
     pub fn server(&self) -> String {
@@ -133,6 +141,8 @@ pub(crate) struct Shared {
     /// Never one that has another itself.
     pub(super) fallback: Option<Arc<Shared>>,
     pub(super) places: Arc<Places>,
+    /// Gone with the client.
+    pub(super) links: Weak<Links>,
     pub(super) config: Arc<Config>,
     pub(super) start: Instant,
     pub(super) state: Mutex<State>,
@@ -140,15 +150,16 @@ pub(crate) struct Shared {
     pub(super) wake: Notify,
     /// Wakes the sweeper out of its idle pace.
     pub(super) busy: Notify,
+    /// Ends the pause between attempts to connect.
+    pub(super) hurry: Notify,
     pub(super) sweeping: AtomicBool,
     /// Told whenever something was answered, for a graceful close.
     pub(super) answered: Notify,
     pub(super) status: watch::Sender<Status>,
     pub(super) closing: watch::Sender<bool>,
     over: watch::Sender<bool>,
-    /// Number of the connection that stands; 0 = none.
+    /// Number of the connection that stands, unique in this process; 0 = none.
     connection: AtomicU64,
-    last_connection: AtomicU64,
     /// The node that the connection leads to, while it takes new work; 0 = none.
     pub(super) node: AtomicU32,
     correlation: AtomicU64,
@@ -164,16 +175,16 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts connecting to `wished_shard` of one of `servers`. With a `fallback`
-    /// it carries publishes only, and that one takes over what it cannot send.
+    /// Starts connecting to `wished_shard` of one of `servers`. With a `fallback` it
+    /// carries publishes and subscriptions only, and that one takes over what it cannot.
     pub fn start(
         config: Arc<Config>,
-        places: Arc<Places>,
+        known: (Arc<Places>, Weak<Links>),
         servers: Arc<Turns>,
         wished_shard: u16,
         fallback: Option<Arc<Shared>>,
     ) -> Self {
-        let shared = Arc::new(Shared::new(config, places, servers, fallback));
+        let shared = Arc::new(Shared::new(config, known, servers, fallback));
         tokio::spawn(super::run::run(shared.clone(), wished_shard));
         Link { shared }
     }
@@ -192,7 +203,7 @@ impl Drop for Link {
 impl Shared {
     fn new(
         config: Arc<Config>,
-        places: Arc<Places>,
+        (places, links): (Arc<Places>, Weak<Links>),
         servers: Arc<Turns>,
         fallback: Option<Arc<Shared>>,
     ) -> Self {
@@ -203,6 +214,7 @@ impl Shared {
             servers,
             fallback,
             places,
+            links,
             config,
             start: Instant::now(),
             state: Mutex::new(State {
@@ -216,6 +228,7 @@ impl Shared {
                 settles: Settles::default(),
                 credits: HashMap::new(),
                 feeds: HashMap::new(),
+                ever_up: false,
                 requests: VecDeque::new(),
                 outbox: Outbox::default(),
                 sent: HashMap::new(),
@@ -224,6 +237,7 @@ impl Shared {
             }),
             wake: Notify::new(),
             busy: Notify::new(),
+            hurry: Notify::new(),
             sweeping: AtomicBool::new(true),
             answered: Notify::new(),
             status: watch::Sender::new(Status::Connecting),
@@ -231,7 +245,6 @@ impl Shared {
             over: watch::Sender::new(false),
             connection: AtomicU64::new(0),
             node: AtomicU32::new(0),
-            last_connection: AtomicU64::new(0),
             correlation: AtomicU64::new(1),
             received_ms: AtomicU64::new(0),
             refused_settles: AtomicU64::new(0),
@@ -302,14 +315,17 @@ impl Shared {
 
     /// A connection stands: new work flows.
     pub(super) fn came_up(&self, granted: Granted) -> u64 {
-        let connection = self.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let connection = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let mut state = self.lock();
         state.phase = Phase::Up;
+        state.ever_up = true;
         state.window_bytes = granted.window_bytes as usize;
         state.stuck.left = false;
         state.unanswered_bytes = 0;
         self.connection.store(connection, Ordering::Release);
         self.node.store(granted.node, Ordering::Release);
+        self.check_node(&mut state);
         drop(state);
         self.note_received();
         self.status.send_replace(Status::Up(granted));
@@ -329,7 +345,11 @@ impl Shared {
             return;
         };
         let cause = error.to_string();
-        self.lock().phase = Phase::Down { cause };
+        {
+            let mut state = self.lock();
+            state.phase = Phase::Down { cause };
+            self.give_up_straight(&mut state);
+        }
         if over {
             self.status.send_replace(Status::Failed(error));
         }
@@ -385,6 +405,11 @@ impl Shared {
             }
         }
         self.hand_over(&mut state);
+        if self.fallback.is_some() {
+            // Nobody knows when there is a connection again.
+            let requests = state.requests.drain(..);
+            requests.for_each(|request| request.give_up(reason.clone()));
+        }
         drop(state);
         self.answered.notify_waiters();
     }
@@ -432,11 +457,7 @@ impl Shared {
         }
         let frames = state.outbox.take_all().into_iter();
         frames.for_each(QueuedPublish::closed);
-        for (_, feed) in state.feeds.drain() {
-            if let Some(first) = feed.first {
-                let _ = first.send(Err(closed.clone()));
-            }
-        }
+        state.feeds.drain().for_each(|(_, feed)| feed.closed());
         drop(state);
         self.over.send_replace(true);
     }

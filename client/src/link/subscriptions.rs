@@ -1,51 +1,54 @@
 //! Subscribing, credit and settling, as callers ask for them.
 
-use tokio::sync::{mpsc, oneshot};
+use std::sync::Arc;
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use wire::message::{SettleItem, Unsubscribe};
 
 use super::{
-    feed::{Fed, Feed, FeedPhase},
+    feed::{Fed, Feed, FeedPhase, Seat},
     request::{Effect, PendingReply},
     settles::{SettleAnswer, SettleKey},
     state::Shared,
 };
-use crate::error::{Error, Reason, SettleError};
+use crate::error::{Error, SettleError};
 
 /// Why a settle of a delivery of another connection is refused.
 const CONNECTION_GONE: &str =
     "its connection is gone, so the server gave the record to the queue back; it comes again";
 
 impl Shared {
-    /// Asks for the deliveries of one partition, now and after each reconnect.
-    /// The receiver gets the first answer.
+    /// Asks for the deliveries of one partition, now and after each reconnect, here or
+    /// wherever the partition is led. The receiver gets the first answer.
     pub fn subscribe(
-        &self,
+        self: &Arc<Self>,
         subscription: u32,
         (queue_id, partition): (u64, u16),
-        (credit_records, credit_bytes): (u32, u64),
+        seat: Arc<Seat>,
+        credit_bytes: u64,
         sender: mpsc::UnboundedSender<Fed>,
     ) -> oneshot::Receiver<Result<(), Error>> {
         let (first, receiver) = oneshot::channel();
-        let mut state = self.lock();
-        if state.closed {
-            let _ = first.send(Err(Error::failed(Reason::Closed)));
-            return receiver;
-        }
         let feed = Feed {
             queue_id,
             partition,
-            credit_records,
             credit_bytes,
             sender,
+            seat,
             phase: FeedPhase::Wanted,
+            node: self.node(),
+            through: false,
+            sent_on: 0,
+            since: Instant::now(),
             granted: 0,
             overdrawn: 0,
             first: Some(first),
             put_off: 0,
         };
-        state.feeds.insert(subscription, feed);
-        drop(state);
-        self.work();
+        self.adopt_feed(subscription, feed);
         receiver
     }
 
@@ -80,13 +83,6 @@ impl Shared {
         *owed_bytes = owed_bytes.saturating_add(bytes);
         drop(state);
         self.work();
-    }
-
-    /// Asks for at most `records` when it subscribes again.
-    pub fn limit_credit(&self, subscription: u32, records: u32) {
-        if let Some(feed) = self.lock().feeds.get_mut(&subscription) {
-            feed.credit_records = records;
-        }
     }
 
     /// Queues one settle of a delivery of `connection`.

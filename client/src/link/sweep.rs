@@ -60,6 +60,7 @@ impl Shared {
         let mut state = self.lock();
         self.expire_queued(&mut state, now);
         self.expire_sent(&mut state, now);
+        self.expire_straight(&mut state, now);
         // What waits may have waited for a number that is over, here or on another link.
         let mut again = state.outbox.release(now) || !state.outbox.is_empty();
         for feed in state.feeds.values_mut() {

@@ -1,4 +1,5 @@
 //! Publishes on their way between connections: given to one, taken over by another.
+//! (Subscriptions: [`super::moving`].)
 //!
 //! A link to one leader has a *fallback*, which takes over what it cannot send: when
 //! its connection is gone, when the node goes away, and what the node puts off, since
@@ -75,6 +76,7 @@ impl Shared {
         if let Some(fallback) = &self.fallback {
             fallback.adopt(state.outbox.take_all());
         }
+        self.hand_over_feeds(state, |_| true);
     }
 
     fn adopt(&self, frames: Vec<QueuedPublish>) {

@@ -5,7 +5,7 @@ use wire::{
     codec,
     error::{ErrorCode, WireError},
     frame::HEADER_BYTES,
-    message::{Credit, Publish, Settle, Subscribe, PUBLISH_DURABLE, SETTLE_CONFIRM},
+    message::{Credit, Extension, Publish, Settle, Subscribe, PUBLISH_DURABLE, SETTLE_CONFIRM},
 };
 
 use super::{
@@ -123,15 +123,21 @@ impl Shared {
                 continue;
             }
             feed.phase = FeedPhase::Asked;
-            feed.granted = u64::from(feed.credit_records);
+            let credit_records = feed.seat.credit_records();
+            feed.granted = u64::from(credit_records);
             let correlation = self.next_correlation();
+            let straight = self.config.goes_straight() && !feed.through;
+            let extensions = Vec::from_iter(straight.then(|| Extension {
+                kind: Extension::STRAIGHT,
+                bytes: Vec::new(),
+            }));
             let body = Subscribe {
                 queue_id: feed.queue_id,
                 partition: feed.partition,
                 subscription: *subscription,
-                credit_records: feed.credit_records,
+                credit_records,
                 credit_bytes: feed.credit_bytes,
-                extensions: Vec::new(),
+                extensions,
             };
             // A body of this size always fits a frame.
             let _ = codec::encode(out, correlation, &body);

@@ -21,8 +21,8 @@ use wire::{
     error::{ErrorCode, Outcome},
     frame::{FrameHeader, Kind, HEADER_BYTES},
     message::{
-        Confirm, ConfirmItem, Deliver, Delivery, Error, Hello, HelloReply, Locate, LocateReply,
-        PartitionPlace, Publish, QueueDescription, Subscribe, Subscribed,
+        Confirm, ConfirmItem, Deliver, Delivery, Error, Extension, Hello, HelloReply, Locate,
+        LocateReply, PartitionPlace, Publish, QueueDescription, Redirect, Subscribe, Subscribed,
     },
     record::RecordParts,
 };
@@ -78,8 +78,13 @@ impl Server {
     }
 
     pub async fn accept(&self) -> Peer {
+        self.greet(self.accept_raw().await).await
+    }
+
+    /// Answers the hello of a connection.
+    pub async fn greet(&self, socket: TcpStream) -> Peer {
         let mut peer = Peer {
-            socket: self.accept_raw().await,
+            socket,
             wished_shard: 0,
         };
         let (correlation, hello) = peer.expect::<Hello>().await;
@@ -188,13 +193,17 @@ impl Peer {
 
     pub async fn subscribed(&mut self) -> Subscribe {
         let (correlation, subscribe) = self.expect::<Subscribe>().await;
+        self.accept_subscribe(correlation, &subscribe).await;
+        subscribe
+    }
+
+    pub async fn accept_subscribe(&mut self, correlation: u64, subscribe: &Subscribe) {
         let body = Subscribed {
             subscription: subscribe.subscription,
             generation: 1,
             ..Default::default()
         };
         self.send(correlation, &body).await;
-        subscribe
     }
 
     /// Delivers these payloads from `first_offset` on.
@@ -202,6 +211,35 @@ impl Peer {
         let out = deliver_frame(to, first_offset, payloads, 1, |_| ());
         self.socket.write_all(&out).await.unwrap();
     }
+}
+
+pub fn asks_straight(subscribe: &Subscribe) -> bool {
+    let mut extensions = subscribe.extensions.iter();
+    extensions.any(|one| one.kind == Extension::STRAIGHT)
+}
+
+/// Says that node `to` leads a partition.
+pub fn redirect(partition: u16, to: &Server) -> Redirect {
+    Redirect {
+        queue_id: QUEUE,
+        partition,
+        node: to.node,
+        shard: 0,
+        extensions: vec![Extension {
+            kind: Extension::ADDRESS,
+            bytes: to.address.clone().into_bytes(),
+        }],
+    }
+}
+
+/// The next subscribe is told that another node leads.
+pub async fn send_on(peer: &mut Peer, to: &Server) -> Subscribe {
+    let (correlation, subscribe) = peer.expect::<Subscribe>().await;
+    assert!(asks_straight(&subscribe));
+    peer.send(0, &redirect(subscribe.partition, to)).await;
+    peer.refuse(correlation, ErrorCode::NotOwner, Outcome::Failed)
+        .await;
+    subscribe
 }
 
 pub fn deliver_frame(

@@ -8,8 +8,9 @@
 //! 1. A frame is passed on once: a node that does not lead answers.
 //! 2. Output of one connection from one node comes in order, one piece at a time:
 //!    the next when the last was taken.
-//! 3. A client whose publish came through another node is told who leads the
-//!    partition, once per connection and leadership; it may come straight then.
+//! 3. A client whose publish or subscribe came through another node is told who leads
+//!    the partition, once per connection and leadership; it may come straight then. A
+//!    subscribe that asks for it is told each time, and refused: it comes straight.
 //! 4. When the link goes, what went through it is unknown: the client's connection
 //!    is closed, so that it learns that and connects again.
 
@@ -169,15 +170,10 @@ impl<B: BatchBuffer> Engine<B> {
     /// This node leads the partition that a publish or a subscribe of the connection
     /// names: a client that came through another node may come straight the next time.
     pub(super) fn tell_leader(&mut self, conn: ConnKey, key: PartitionKey) {
-        let Some(connection) = self.connections.get_mut(&conn) else {
+        let Some(term) = self.can_redirect(conn, key) else {
             return;
         };
-        if connection.remote.is_none() || self.config.advertise.is_empty() {
-            return;
-        }
-        let group = self.partitions.get(&key).map(|slot| slot.group.0);
-        let slot = group.and_then(|group| self.groups.get(&group));
-        let Some(term) = slot.and_then(|slot| slot.leading) else {
+        let Some(connection) = self.connections.get_mut(&conn) else {
             return;
         };
         let known = connection.told.get(&key).copied();
@@ -185,6 +181,44 @@ impl<B: BatchBuffer> Engine<B> {
             return;
         }
         connection.told.insert(key, term);
+        self.redirect(conn, key);
+    }
+
+    /// A subscribe that wants to come straight, and came through another node: it is
+    /// told the way and refused. False where it did not, or no way is known.
+    pub(super) fn send_straight(
+        &mut self,
+        conn: ConnKey,
+        correlation: u64,
+        key: PartitionKey,
+    ) -> bool {
+        if self.can_redirect(conn, key).is_none() {
+            return false;
+        }
+        self.redirect(conn, key);
+        let message = format!(
+            "node {} leads this partition, and the subscribe asked to come straight to it: \
+             connect to {} and subscribe there, or subscribe here without extension {}",
+            self.config.node,
+            self.config.advertise,
+            Extension::STRAIGHT
+        );
+        self.refuse(conn, correlation, ErrorCode::NotOwner, message);
+        true
+    }
+
+    /// The term in which this node leads the partition, if the connection's client is
+    /// another node's and can be told where this one is.
+    fn can_redirect(&self, conn: ConnKey, key: PartitionKey) -> Option<u64> {
+        let connection = self.connections.get(&conn)?;
+        if connection.remote.is_none() || self.config.advertise.is_empty() {
+            return None;
+        }
+        let group = self.partitions.get(&key)?.group.0;
+        self.groups.get(&group)?.leading
+    }
+
+    fn redirect(&mut self, conn: ConnKey, key: PartitionKey) {
         let body = Redirect {
             queue_id: key.queue_id,
             partition: key.partition,

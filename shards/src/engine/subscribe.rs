@@ -4,7 +4,7 @@ use wire::{
     codec,
     error::{ErrorCode, Outcome},
     frame::Kind,
-    message::{Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed},
+    message::{Credit, Extension, Subscribe, Subscribed, Unsubscribe, Unsubscribed},
 };
 
 use super::{
@@ -67,6 +67,11 @@ impl<B: BatchBuffer> Engine<B> {
             Ok(routed) => routed,
             Err((code, message)) => return self.refuse(conn, correlation, code, message),
         };
+        let mut extensions = request.extensions.iter();
+        let straight = extensions.any(|one| one.kind == Extension::STRAIGHT);
+        if straight && routed == Routed::Here && self.send_straight(conn, correlation, key) {
+            return;
+        }
         let (shard, node) = match routed {
             Routed::Here => (self.config.shard, 0),
             Routed::Away { shard, node } => (shard, node),
