@@ -125,7 +125,7 @@ async fn a_node_whose_directory_is_lost_counts_again_on_a_new_one() {
 
     // Neither the old directory nor one that founds itself takes the place.
     let old = Node::start(lost);
-    let words = "was given up by an operator (cluster replace) and cannot come back";
+    let words = "was given up by an operator (cluster replace or remove) and cannot come back";
     await_said(&old, words, 1);
     let lost = old.kill();
     let founds = Node::start(net.home(3, 2).listening_on(&net.for_clients(3)));

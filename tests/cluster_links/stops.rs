@@ -25,7 +25,7 @@ async fn all_nodes_stop_cleanly_at_the_same_time() {
         let client = client_of(&nodes[round % 3]).await;
         for ((name, mode), confirmed) in QUEUES.iter().zip(&mut confirmed) {
             while client
-                .declare(DeclareOptions::new(name).mode(*mode))
+                .declare(DeclareOptions::new(*name).mode(*mode))
                 .await
                 .is_err()
             {

@@ -229,7 +229,8 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let voters = &slot.group.members().voters;
         let counts = |peer: &&u64| {
-            self.is_there(PeerId(**peer).node()) && !slot.replaced.contains_key(*peer)
+            let there = self.is_there(PeerId(**peer).node());
+            there && !slot.replaced.contains_key(*peer) && slot.group.is_close(**peer)
         };
         let there = voters.iter().filter(counts).count();
         let needed = majority(voters.len().max(self.replicas_of(slot.group.id().0)));

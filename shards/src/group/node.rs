@@ -397,8 +397,16 @@ impl Group {
         best.map(|(peer, _)| *peer)
     }
 
+    /// What that voter lacks of what this leader has is not much; of others a follower
+    /// knows nothing.
+    pub fn is_close(&self, peer: u64) -> bool {
+        let progress = self.raft.raft.prs().get(peer);
+        let close = |progress: &Progress| progress.matched + CLOSE_ENTRIES >= self.last_index();
+        peer == self.peer.0 || !self.is_leader() || progress.is_some_and(close)
+    }
+
     fn may_take_over(&self, peer: u64, progress: &Progress) -> bool {
-        let close = progress.matched + CLOSE_ENTRIES >= self.last_index();
+        let close = self.is_close(peer);
         let votes = self.members.voters.contains(&peer) && !self.retired.contains(&peer);
         peer != self.peer.0 && votes && progress.recent_active && close
     }

@@ -1,6 +1,9 @@
 //! Asking nodes for their view of the cluster, directly and through each other.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use client::{Client, NodeStatus, Servers};
 use tokio::{task::JoinSet, time::timeout};
@@ -17,6 +20,8 @@ pub struct Gathered {
     pub nodes: BTreeMap<u32, NodeStatus>,
     /// An address or a linked node, and why there is no answer.
     pub unanswered: Vec<(String, String)>,
+    /// Linked nodes that did not answer: they stand still.
+    pub silent: BTreeSet<u32>,
 }
 
 impl Gathered {
@@ -52,6 +57,7 @@ impl Gathered {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no answer within {} s", ANSWER.as_secs()),
             };
+            self.silent.insert(node);
             self.unanswered.push((format!("node {node}"), reason));
         }
         self.unanswered.sort();
@@ -113,6 +119,7 @@ impl Gathered {
     /// Whoever was asked in vain one way and answered another did answer.
     fn settle(&mut self) {
         let nodes = &self.nodes;
+        self.silent.retain(|node| !nodes.contains_key(node));
         let answered = |who: &str| nodes.keys().any(|node| who == format!("node {node}"));
         self.unanswered.retain(|(who, _)| !answered(who));
         self.unanswered.dedup_by(|a, b| a.0 == b.0);

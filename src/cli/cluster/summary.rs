@@ -69,7 +69,7 @@ impl<'a> Summary<'a> {
             .into_iter()
             .map(|(group, replicas)| {
                 let copies = roster.map_or(nodes.len(), |it| it.holders(group).len());
-                let mut group = Group::of(group, replicas, copies);
+                let mut group = Group::of(group, replicas, copies, &gathered.silent);
                 let shift = roster.and_then(|it| it.shifts.get(&group.group));
                 let goes = |it: &Shift| format!("goes from node {} to node {}", it.from, it.to);
                 group.wrong.extend(shift.map(goes));
@@ -138,7 +138,12 @@ fn recoveries<'a>(gathered: &'a Gathered, groups: &[Group]) -> Vec<&'a Recovery>
 }
 
 impl<'a> Group<'a> {
-    fn of(group: u32, replicas: Vec<(u32, &'a Replica)>, nodes: usize) -> Self {
+    fn of(
+        group: u32,
+        replicas: Vec<(u32, &'a Replica)>,
+        nodes: usize,
+        silent: &BTreeSet<u32>,
+    ) -> Self {
         let newest = |replica: &&Replica| (replica.generation, replica.term);
         let all = || replicas.iter().map(|(_, replica)| *replica);
         let generation = all().map(|it| it.generation).max().unwrap_or(0);
@@ -149,7 +154,12 @@ impl<'a> Group<'a> {
         let known = leads.or_else(|| told.max_by_key(newest));
         let seen = || all().filter(|it| it.generation == generation && it.leader.is_some());
         let tolerates = match leads {
-            Some(leads) => leads.tolerates,
+            // Who stands still has its links, and may be counted by the leader.
+            Some(leads) => {
+                let voters = leads.voters.iter();
+                let still = voters.filter(|voter| silent.contains(&voter.node));
+                leads.tolerates.saturating_sub(still.count() as u8)
+            }
             None => seen().map(|it| it.tolerates).min().unwrap_or(0),
         };
         let mut made = Group {
@@ -309,6 +319,16 @@ mod tests {
         let summary = Summary::of(&gathered);
         assert_eq!(summary.groups[0].leader, Some(1));
         assert_eq!(summary.tolerates, 0);
+    }
+
+    #[test]
+    fn a_node_that_stands_still_is_a_failure_whatever_its_links() {
+        let mut gathered = gathered(vec![
+            replica(1, ReplicaRole::Leader, Some(1)),
+            replica(2, ReplicaRole::Follower, Some(1)),
+        ]);
+        gathered.silent.insert(3);
+        assert_eq!(Summary::of(&gathered).tolerates, 0);
     }
 
     #[test]

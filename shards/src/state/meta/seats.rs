@@ -70,7 +70,7 @@ impl fmt::Display for Unseated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unseated::GivenUp => f.write_str(
-                "its data directory was given up by an operator (cluster replace) and cannot come back; delete it, and start the node on an empty directory with --join if none has taken its place",
+                "its data directory was given up by an operator (cluster replace or remove) and cannot come back; delete it, and start the node on an empty directory with --join if none has taken its place",
             ),
             Unseated::NotMadeToJoin => f.write_str(
                 "the node's data directory was given up by an operator, and this one, be it that one or new, was not made to take its place; start the node on an empty directory with `tidegate serve --join`",
