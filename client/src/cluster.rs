@@ -19,6 +19,7 @@ use wire::{
 use crate::{
     client::Client,
     error::{Error, Reason},
+    levels::Levels,
     link::Effect,
 };
 
@@ -134,6 +135,8 @@ pub struct NodeStatus {
     /// Who belongs to the cluster and which nodes hold which groups; `None`: its founders,
     /// all of them all groups.
     pub roster: Option<Roster>,
+    /// `None`: of a version that tells none.
+    pub levels: Option<Levels>,
 }
 
 /// What an order came to.
@@ -367,6 +370,9 @@ impl NodeStatus {
             let found = all.find(|one| one.kind.to_native() == kind);
             found.map(|one| one.bytes.as_slice())
         };
+        if let Some(bytes) = extension(Extension::LEVEL) {
+            self.levels = Some(Levels::decode(bytes).ok_or("its feature levels are cut short")?);
+        }
         if let Some(bytes) = extension(Extension::ROSTER) {
             let roster = Roster::decode(bytes).map_err(|error| error.to_string())?;
             self.roster = Some(roster);

@@ -50,6 +50,7 @@ fn config() -> EngineConfig {
         cookie: 1,
         nonce: 1,
         lineage: shards::state::meta::Lineage::default(),
+        level: shards::state::level::OWN_LEVEL,
         joins: false,
         nodes: vec![1],
         place: ShardPlace::spread(DATA_GROUPS, 1),

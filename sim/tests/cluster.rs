@@ -77,10 +77,13 @@ fn a_group_goes_on_after_power_cuts_of_any_nodes() {
 }
 
 /// Nodes are added and removed and replicas moved, under load and with all that goes wrong.
+/// Seed 5042 kept: a late question of a removed directory took the place of the one that
+/// came after it. Histories have changed since; the trace itself is a test of group 0's
+/// state (`shards/src/state/meta/seats.rs`).
 #[test]
 fn members_come_and_go_and_nothing_confirmed_is_lost() {
     let (mut confirmed, mut moves, mut removals) = (0, 0, 0);
-    for seed in 0..3 {
+    for seed in (0..3).chain([5042]) {
         let done = run_or_panic(seed, "members", 3);
         confirmed += done.confirmed;
         moves += done.counts.moves;

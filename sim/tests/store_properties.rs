@@ -177,6 +177,7 @@ fn commands() -> Vec<MetaCommand> {
                 last_token: 0,
                 recorded: 0,
             },
+            level: 1,
         };
         let log = 0;
         commands.push(MetaCommand::Opened { node, log, open });

@@ -35,7 +35,7 @@ pub fn start(net: &Net, shards: u16) -> Vec<Option<Node>> {
 }
 
 /// What a node and those linked to it say.
-fn status(node: &Server) -> Value {
+pub fn status(node: &Server) -> Value {
     let output = node.cli(&["cluster", "status", "--json"]);
     serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -12,6 +12,7 @@ mod failover;
 mod forced;
 mod forged;
 mod halts;
+mod levels;
 mod linking;
 mod members;
 mod modes;

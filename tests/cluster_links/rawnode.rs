@@ -34,6 +34,8 @@ pub fn hello() -> NodeHello {
         recorded: 0,
         has_secret: false,
         joins: false,
+        level: 2,
+        roster: 0,
         members: vec![1, 2, 3],
         cluster: "test".to_owned(),
     }

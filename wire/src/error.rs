@@ -103,13 +103,15 @@ pub enum ErrorCode {
     Forgotten = 23,
     /// The queue's setting is at another revision than the one named.
     StaleRevision = 32,
+    /// Some node's version does not know this yet; the message names those that are behind.
+    FeatureLevel = 33,
 }
 
 impl ErrorCode {
     /// The code for `raw`, or `None` for a number this version does not know.
     pub fn from_raw(raw: u16) -> Option<Self> {
         use ErrorCode::*;
-        const ALL: [ErrorCode; 24] = [
+        const ALL: [ErrorCode; 25] = [
             Protocol,
             Version,
             UnknownKind,
@@ -134,6 +136,7 @@ impl ErrorCode {
             Fenced,
             Forgotten,
             StaleRevision,
+            FeatureLevel,
         ];
         ALL.into_iter().find(|code| *code as u16 == raw)
     }

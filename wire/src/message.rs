@@ -56,6 +56,10 @@ impl Extension {
     /// In a subscribe, without bytes: should another node lead the partition, it is told
     /// where (`Redirect`) and refused (`NotOwner`), to subscribe there itself.
     pub const STRAIGHT: u16 = 14;
+    /// In `ClusterStatusReply` of shard 0, all (LE): the cluster's feature level u16, the one
+    /// that the node's version knows u16, then of each member, u32, the one that its version
+    /// was recorded to know, u16 (0: none was).
+    pub const LEVEL: u16 = 15;
 }
 
 macro_rules! bodies {

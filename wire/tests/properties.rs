@@ -206,6 +206,8 @@ fn node_hello() -> Vec<u8> {
         token: 11,
         last_token: 10,
         recorded: 5,
+        level: 2,
+        roster: 3,
         joins: true,
         has_secret: true,
         members: vec![1, 2, 3],

@@ -254,6 +254,7 @@ mod tests {
             counter,
             nonce,
             lineage,
+            level: 1,
         }
     }
 

@@ -32,7 +32,7 @@ use crate::{
     engine::{EngineConfig, HelloFacts, Notice},
     io::DiskErrorKind,
     log::{LogOptions, SyncMethod},
-    state::meta::Lineage,
+    state::{level::OWN_LEVEL, meta::Lineage},
 };
 
 /// A start that neither serves nor reads a log for so long has hung: say so.
@@ -474,6 +474,7 @@ impl Launch<'_> {
             nonce: cluster.map_or(0, Cluster::nonce),
             lineage: cluster.map_or_else(Lineage::default, |cluster| cluster.lineage(shard)),
             joins: self.directory.identity.joins(),
+            level: OWN_LEVEL,
             force_group_0: self.options.force_group_0,
             nodes: match &self.options.cluster {
                 Some(cluster) => cluster.members(),

@@ -39,6 +39,7 @@ use crate::{
     },
     io::Disk,
     log::{segment_name, IoFailure, LogEffect},
+    state::level::{why_outdated, OWN_LEVEL},
     store::StoreJob,
 };
 
@@ -259,6 +260,17 @@ impl Shard {
             Effect::RosterKnown(roster) => {
                 let links = self.parts.links.as_ref();
                 let ended = links.map(|links| links.roster_known(self, &roster));
+                for node in ended.unwrap_or_default() {
+                    self.node_down(node);
+                }
+            }
+            Effect::LevelKnown(level) => {
+                if let Some(reason) = why_outdated(level, OWN_LEVEL) {
+                    let shard = self.number;
+                    self.report(Report::Failed { shard, reason });
+                }
+                let links = self.parts.links.as_ref();
+                let ended = links.map(|links| links.level_known(level));
                 for node in ended.unwrap_or_default() {
                     self.node_down(node);
                 }

@@ -11,6 +11,7 @@ use super::{
     directory::Directory,
     elsewhere::Hints,
     gates::{GroupSlot, Origin},
+    level::Level,
     links::Links,
     meta::MetaSlot,
     orders::Orders,
@@ -34,6 +35,7 @@ use crate::{
     mutation::{removed, Rule},
     state::{
         command::Command,
+        level,
         meta::{is_nameless, nameless_peer, MetaCommand, MetaState, Open, FOUNDING_JOIN},
         queue::AppendedRecord,
     },
@@ -53,6 +55,8 @@ pub enum BootError {
     },
     #[error("the log holds group {0}, which the directory's table does not place here")]
     ForeignGroup(u32),
+    #[error("{0}")]
+    Outdated(String),
     #[error(transparent)]
     Group(#[from] GroupError),
 }
@@ -369,6 +373,12 @@ impl Boot {
         }
     }
 
+    /// What is behind a higher level may mean what this version does not know.
+    fn check_level(&self) -> Result<(), String> {
+        let why = level::why_outdated(self.meta.level(), self.config.level);
+        why.map_or(Ok(()), Err)
+    }
+
     fn replay_entry(
         &mut self,
         group: u32,
@@ -377,9 +387,10 @@ impl Boot {
         generation: u32,
     ) -> Result<(), String> {
         if group == GroupId::META.0 {
+            self.check_level()?;
             let command = MetaCommand::decode(payload).map_err(|error| error.to_string())?;
             self.meta.apply(&command);
-            return Ok(());
+            return self.check_level();
         }
         let mut applier = Applier {
             partitions: &mut self.partitions,
@@ -474,6 +485,7 @@ impl Boot {
     ) -> Result<Engine<B>, BootError> {
         let shard = self.config.shard;
         self.commit_covered()?;
+        self.check_level().map_err(BootError::Outdated)?;
         let forces = self.forces_group_0(memory);
         if forces {
             self.commit_held(GroupId::META.0, u64::MAX)?;
@@ -569,6 +581,7 @@ impl Boot {
                 counter: log.open_counter(),
                 nonce: self.config.nonce,
                 lineage: self.config.lineage,
+                level: self.config.level,
             };
             let opened = MetaCommand::Opened {
                 node: self.config.node,
@@ -605,6 +618,7 @@ impl Boot {
             links: Links::new(others),
             refused_nodes: Vec::new(),
             known: Known::default(),
+            level: Level::new(),
             hints: Hints::new(),
             remote_conns: BTreeMap::new(),
             orders: Orders::default(),
@@ -900,5 +914,51 @@ impl<B: BatchBuffer> Engine<B> {
             self.serving = true;
             self.notices.push(Notice::Serving);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ShardPlace;
+
+    fn boot(level: u16) -> Boot {
+        Boot::new(EngineConfig {
+            shard: 0,
+            node: 1,
+            cookie: 1,
+            nonce: 1,
+            lineage: crate::state::meta::Lineage::default(),
+            level,
+            joins: false,
+            nodes: vec![1],
+            addresses: Vec::new(),
+            place: ShardPlace::spread(2, 1),
+            force_group_0: None,
+            start_wall_ms: 1,
+            start_mono_ms: 0,
+            random: 1,
+            window_bytes: 1 << 20,
+            read_cache_bytes: 1 << 20,
+            index_memory_bytes: 1 << 20,
+            scrub_interval_ms: 0,
+            recovery_grace_ms: 1_000,
+            spread_after_ms: 0,
+            server: String::new(),
+            advertise: String::new(),
+        })
+    }
+
+    #[test]
+    fn a_directory_of_a_higher_level_is_not_opened_by_a_version_that_does_not_know_it() {
+        let place = |at: u32| LogPosition(at.into());
+        let raised = MetaCommand::Level { level: 3 }.encode();
+        assert_eq!(boot(3).replay_entry(0, &raised, &place, 1), Ok(()));
+        let mut older = boot(2);
+        let why = older.replay_entry(0, &raised, &place, 1).unwrap_err();
+        assert!(why.contains("is at feature level 3"), "{why}");
+        // Nor is what comes behind called damaged.
+        let unknown = older.replay_entry(0, &[99, 1], &place, 1);
+        assert_eq!(unknown, Err(why));
     }
 }

@@ -134,6 +134,7 @@ impl<B: BatchBuffer> Engine<B> {
                 .vacant_nodes()
                 .into_iter()
                 .chain(self.roster_told())
+                .chain(self.level_status())
                 .collect(),
         }
     }

@@ -14,6 +14,7 @@ use super::{
     directory::Directory,
     elsewhere::Hints,
     gates::GroupSlot,
+    level::Level,
     links::Links,
     meta::MetaSlot,
     orders::Orders,
@@ -68,6 +69,8 @@ pub struct Engine<B> {
     pub(super) links: Links,
     /// Who belongs to the cluster.
     pub(super) known: Known,
+    /// What every member's version knows.
+    pub(super) level: Level,
     /// Who leads groups that have no replica here.
     pub(super) hints: Hints,
     /// Connections whose socket is another node's, by that node and its name for them.
@@ -406,6 +409,7 @@ impl<B: BatchBuffer> Engine<B> {
                 forgotten,
             } => self.on_seat(node, seat, forgotten),
             ShardMessage::Roster(roster) => self.on_own_roster(roster),
+            ShardMessage::Level(level) => self.on_level(level),
             ShardMessage::AskMeta(command) => self.ask_meta(*command),
             ShardMessage::Leaderless { group, generation } => {
                 self.note_leaderless(group, generation);
@@ -746,6 +750,7 @@ impl<B: BatchBuffer> Engine<B> {
     pub(super) fn push_effects(&mut self, effects: &mut Vec<Effect<B>>) {
         effects.extend(self.notices.drain(..).map(Effect::Notice));
         self.push_roster_effect(effects);
+        self.push_level_effect(effects);
         self.push_node_effects(effects);
         let known = self.known_logs.drain(..);
         effects.extend(known.map(|(node, open)| Effect::LogKnown { node, open }));

@@ -285,6 +285,7 @@ impl<B: BatchBuffer> Engine<B> {
         command: &MetaCommand,
         origin: Origin,
     ) -> Result<(), (ErrorCode, String)> {
+        self.check_level(command.level())?;
         let slot = self
             .groups
             .get_mut(&GroupId::META.0)
@@ -354,9 +355,12 @@ impl<B: BatchBuffer> Engine<B> {
                     ..
                 } = *command
                 {
-                    self.tell_history(group);
-                    // The first name that a directory is given is its node's seat.
-                    self.opens_told &= !is_nameless(retired_peer);
+                    match is_nameless(retired_peer) {
+                        // The first name that a directory is given is its node's seat,
+                        // which another one may lose by it.
+                        true => self.vacated(),
+                        false => self.tell_history(group),
+                    }
                 }
             }
             // Another recovery got the join number first: ask for the next one.

@@ -34,6 +34,7 @@ mod gates;
 mod hello;
 mod inspect;
 mod leadership;
+mod level;
 mod links;
 mod membership;
 mod meta;

@@ -122,14 +122,21 @@ impl<B: BatchBuffer> Engine<B> {
                 "node {node} is a member at {address} already"
             )));
         }
+        let former = state.roster().is_some_and(|it| it.former.contains(&node));
         let (address, zone) = (address.to_owned(), zone.to_owned());
-        Ok(Decision::Propose(MetaCommand::Members(
-            MemberCommand::Add {
+        let command = match former {
+            true => MemberCommand::Readmit {
                 node,
                 address,
                 zone,
             },
-        )))
+            false => MemberCommand::Add {
+                node,
+                address,
+                zone,
+            },
+        };
+        Ok(Decision::Propose(MetaCommand::Members(command)))
     }
 
     pub(super) fn decide_move(&self, order: &Order<'_>) -> Result<Decision, Refusal> {
@@ -262,7 +269,8 @@ impl<B: BatchBuffer> Engine<B> {
     /// What an operator is told once the order is in force.
     pub(super) fn say_members(command: &MemberCommand) -> String {
         match command {
-            MemberCommand::Add { node, address, .. } => format!(
+            MemberCommand::Add { node, address, .. }
+            | MemberCommand::Readmit { node, address, .. } => format!(
                 "node {node} is a member at {address}; if it is new, start it on an empty directory with `tidegate serve --join` and a configuration whose nodes list it and one other node at least"
             ),
             MemberCommand::Move { group, from, to } => {
@@ -281,7 +289,9 @@ impl<B: BatchBuffer> Engine<B> {
         match command {
             MetaCommand::Members(MemberCommand::Move { group, .. })
             | MetaCommand::Members(MemberCommand::Moved { group, .. }) => self.tell_history(*group),
-            MetaCommand::Members(MemberCommand::Add { .. }) => self.opens_told = false,
+            MetaCommand::Members(MemberCommand::Add { .. } | MemberCommand::Readmit { .. }) => {
+                self.opens_told = false;
+            }
             MetaCommand::Members(MemberCommand::Remove { .. }) => {
                 for group in 0..=self.config.place.data_groups() {
                     self.tell_history(group);

@@ -119,6 +119,7 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         self.admits_entries(slot.group)?;
+        self.check_level(command.level())?;
         reply.generation = slot.generation;
         let group = self.groups.get_mut(&slot.group.0).ok_or_else(unavailable)?;
         let head = command.head();

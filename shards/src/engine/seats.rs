@@ -108,9 +108,15 @@ impl<B: BatchBuffer> Engine<B> {
             }
             let forgotten = meta.state.forgotten().contains(node);
             for shard in 0..self.config.place.shards {
+                let mut seat = Box::new(seat.clone());
+                if meta.state.is_unsettled(*node) {
+                    // Another directory may still take it.
+                    seat.holder = None;
+                }
+                let node = *node;
                 let message = ShardMessage::Seat {
-                    node: *node,
-                    seat: Box::new(seat.clone()),
+                    node,
+                    seat,
                     forgotten,
                 };
                 self.outbound.push((shard, message));

@@ -108,6 +108,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.dispatch_dirty();
         self.retry_deferred();
         self.tend_resigning();
+        self.raise_level();
         self.pump_groups();
         self.talk_to_nodes();
         self.open_barriers();
@@ -115,6 +116,7 @@ impl<B: BatchBuffer> Engine<B> {
         self.tell_stalled();
         self.tell_directory();
         self.tell_roster();
+        self.tell_level();
         self.tell_opens();
         self.say_serving();
         self.say_deposed();

@@ -81,6 +81,8 @@ pub struct EngineConfig {
     pub lineage: Lineage,
     /// The directory was made to join: group 0 has to name its replicas first.
     pub joins: bool,
+    /// The feature level that this version knows ([`crate::state::level`]).
+    pub level: u16,
     /// An operator says that the other replicas of group 0 are lost for good: where it is
     /// in this generation it goes on as the next one from what this node holds, alone.
     pub force_group_0: Option<u32>,
@@ -239,6 +241,9 @@ pub enum Effect<B> {
     },
     /// Who belongs to the cluster and where they are called: others are not linked.
     RosterKnown(Arc<Roster>),
+    /// The cluster is at this feature level: no link of a node that knows less is to be
+    /// taken, and where this version does the process ends.
+    LevelKnown(u16),
     /// The node broke the protocol between nodes: end the link, and say why once.
     NodeRefused {
         node: u32,
@@ -394,6 +399,8 @@ pub enum ShardMessage {
     },
     /// Who belongs to the cluster, from shard 0; `None`: nothing ever changed.
     Roster(Option<Arc<Roster>>),
+    /// The cluster's feature level, from shard 0.
+    Level(u16),
     /// A replica knows no leader of its group, to shard 0.
     Leaderless { group: u32, generation: u32 },
     /// An operator's word: hand over what you lead, and lead nothing; or lead again.

@@ -98,6 +98,7 @@ impl World {
                 }
             }
             Effect::RosterKnown(roster) => self.roster_known(node, roster),
+            Effect::LevelKnown(level) => return self.level_known(node, level),
             // It was removed, and not everybody knows it yet.
             Effect::NodeRefused { node: peer, .. } if self.settings.reshapes => {
                 self.break_standing(node, index(peer), 2_000);

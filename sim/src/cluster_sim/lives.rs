@@ -8,6 +8,7 @@ use shards::io::Disk;
 use shards::log::{
     self, BootId, LatchRecord, LogId, LogPosition, LogWriter, OpenFacts, RecoveryReport,
 };
+use shards::state::level::{FIRST_LEVEL, OWN_LEVEL};
 use shards::store::{self, Checkpoint};
 
 use super::{
@@ -139,6 +140,16 @@ impl World {
         Ok(Ok(Rebuilt { engine, report }))
     }
 
+    /// Where members change one founder is upgraded when it starts for the second time;
+    /// elsewhere kept seeds keep their histories.
+    pub(super) fn level_of(&self, node: usize) -> u16 {
+        let upgraded = node != 1 || self.nodes[node].life > 1;
+        match self.settings.reshapes && upgraded {
+            true => OWN_LEVEL,
+            false => FIRST_LEVEL,
+        }
+    }
+
     fn engine_config(&mut self, node: usize) -> EngineConfig {
         let random = self.random.number();
         let sim = &self.nodes[node];
@@ -154,6 +165,7 @@ impl World {
             nonce: 1,
             lineage: shards::state::meta::Lineage::default(),
             joins: sim.joins,
+            level: self.level_of(node),
             nodes: listed.iter().copied().map(number).collect(),
             addresses: listed.iter().map(address).collect(),
             place: ShardPlace::spread(self.settings.data_groups, 1),

@@ -147,6 +147,25 @@ impl World {
         }
     }
 
+    /// The cluster is at that feature level: every member knows it when the first one hears.
+    pub(super) fn level_known(&mut self, node: usize, level: u16) -> Checked<()> {
+        self.note(format_args!("{node} knows level {level}"));
+        if level <= self.level {
+            return Ok(());
+        }
+        self.level = level;
+        // One that was removed may not have heard of it.
+        let roster = self.nodes[node].roster.as_ref();
+        let member = |it: usize| roster.is_none_or(|is| is.members.contains_key(&number(it)));
+        let mut members = (0..self.nodes.len()).filter(|it| member(*it) && self.nodes[*it].up);
+        match members.find(|it| self.level_of(*it) < level) {
+            Some(behind) => Err(format!(
+                "the cluster is at feature level {level}, and node {behind} does not know it"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the nodes would take each other for members.
     pub(super) fn may_link(&self, a: usize, b: usize) -> bool {
         let takes = |a: usize, b: usize| match &self.nodes[a].roster {

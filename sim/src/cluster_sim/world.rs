@@ -142,6 +142,8 @@ pub(super) struct World {
     pub leaders: Leaders,
     /// The newest that any node knew.
     pub roster: Option<Arc<Roster>>,
+    /// The highest feature level that any node knew the cluster to be at.
+    pub level: u16,
     /// A node whose directory is lost and not given up yet.
     pub lost: Option<Lost>,
     /// For how long processes stood still, in all.
@@ -197,6 +199,7 @@ impl World {
             settings,
             leaders: Leaders::default(),
             roster: None,
+            level: 0,
             lost: None,
             paused_us: 0,
             asked_us: 0,

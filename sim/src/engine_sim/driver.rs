@@ -111,7 +111,8 @@ impl World {
             | Effect::NodeRefused { .. }
             | Effect::LogKnown { .. }
             | Effect::SeatKnown { .. }
-            | Effect::RosterKnown(_) => {}
+            | Effect::RosterKnown(_)
+            | Effect::LevelKnown(_) => {}
             Effect::ToShard { shard: to, message } if to == shard => {
                 self.event(shard, Event::Message(message));
             }

@@ -8,6 +8,7 @@ use shards::log::{
     self, BootId, LatchRecord, LogId, LogPosition, LogWriter, OpenFacts, RecoveryReport,
 };
 
+use shards::state::level::FIRST_LEVEL;
 use shards::store::{self, Checkpoint};
 
 use super::{
@@ -256,6 +257,8 @@ impl World {
             nonce: 1,
             lineage: shards::state::meta::Lineage::default(),
             joins: false,
+            // As of the first version: kept seeds keep their histories.
+            level: FIRST_LEVEL,
             nodes: vec![1],
             place: self.node.place(self.settings.data_groups),
             start_wall_ms: self.wall_ms(),

@@ -80,6 +80,7 @@ fn node_line(node: u32, gathered: &Gathered, summary: &Summary) -> String {
         said.push(next.to_owned());
     }
     said.extend(membership(node, summary));
+    said.extend(summary.behind(node));
     format!("node {node}: {}", said.join(", "))
 }
 
@@ -263,8 +264,11 @@ fn last_line(summary: &Summary) -> String {
         0 => "all led".to_owned(),
         some => format!("{some} WITHOUT A LEADER"),
     };
+    let level = summary.levels.map_or_else(String::new, |levels| {
+        format!("; feature level {}", levels.cluster)
+    });
     if summary.nodes.len() == 1 {
-        return format!("{groups}, {led}; one copy of everything: this node is alone");
+        return format!("{groups}, {led}; one copy of everything: this node is alone{level}");
     }
     let tolerated = match summary.tolerates {
         0 => "NO further failure of a node or of its power is tolerated".to_owned(),
@@ -273,7 +277,7 @@ fn last_line(summary: &Summary) -> String {
             plural(some.into(), "more failure")
         ),
     };
-    format!("{groups}, {led}; {tolerated}")
+    format!("{groups}, {led}; {tolerated}{level}")
 }
 
 #[derive(Serialize)]
@@ -288,6 +292,8 @@ struct StatusJson {
     members: Vec<MemberJson>,
     moves: Vec<MoveJson>,
     tolerates: u8,
+    /// The cluster's feature level; none of a version that tells none.
+    level: Option<u16>,
     unanswered: Vec<UnansweredJson>,
 }
 
@@ -324,6 +330,8 @@ struct NodeJson {
     latched_shards: Vec<u16>,
     draining: bool,
     forgotten: bool,
+    /// The feature level that its version is recorded to know.
+    level: Option<u16>,
     links: Vec<LinkJson>,
 }
 
@@ -412,6 +420,7 @@ impl StatusJson {
             members: members(summary),
             moves: moves(summary),
             tolerates: summary.tolerates,
+            level: summary.levels.map(|levels| levels.cluster),
             unanswered: unanswered.collect(),
         }
     }
@@ -461,6 +470,9 @@ impl NodeJson {
             latched_shards: status.map_or_else(Vec::new, |status| status.latched_shards.clone()),
             draining: status.is_some_and(|status| status.draining),
             forgotten: summary.forgotten.contains(&node),
+            level: summary
+                .levels
+                .and_then(|levels| levels.members.get(&node).copied().flatten()),
             links: links.collect(),
         }
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::{Recovery, Replica, ReplicaRole, Roster, Shift};
+use client::{Levels, Recovery, Replica, ReplicaRole, Roster, Shift};
 
 use super::gather::Gathered;
 
@@ -45,6 +45,8 @@ pub struct Summary<'a> {
     pub tolerates: u8,
     /// The newest that was told.
     pub roster: Option<&'a Roster>,
+    /// As whoever knows of the highest level has them.
+    pub levels: Option<&'a Levels>,
 }
 
 impl<'a> Summary<'a> {
@@ -88,6 +90,11 @@ impl<'a> Summary<'a> {
             groups,
             nodes,
             roster,
+            levels: gathered
+                .nodes
+                .values()
+                .filter_map(|status| status.levels.as_ref())
+                .max_by_key(|levels| (levels.cluster, levels.newest())),
         }
     }
 
@@ -95,6 +102,21 @@ impl<'a> Summary<'a> {
     pub fn led_by(&self, node: u32) -> usize {
         let led = self.groups.iter();
         led.filter(|group| group.leader == Some(node)).count()
+    }
+
+    /// Why the node keeps the cluster from a level that others know.
+    pub fn behind(&self, node: u32) -> Option<String> {
+        let levels = self.levels?;
+        let newest = levels.newest();
+        match levels.members.get(&node)? {
+            Some(level) if *level < newest => Some(format!(
+                "knows feature level {level} of {newest}: UPGRADE it"
+            )),
+            None if levels.cluster < newest => {
+                Some("has not said which feature level it knows".to_owned())
+            }
+            _ => None,
+        }
     }
 
     /// The node was added, and nobody gave a directory of it up.

@@ -237,6 +237,8 @@ refusals! {
     Unseated = 25 "not the node's directory",
     /// The node was removed from the cluster.
     Removed = 26 "removed from the cluster",
+    /// Its version does not know what the cluster uses.
+    Outdated = 27 "an older version than the cluster's",
 }
 
 /// Why a link is refused, as it travels: the code (u16 LE), then text.
@@ -293,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_header_is_these_bytes() {
-        let mut expected = b"TDGN\x05\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
+        let mut expected = b"TDGN\x06\x00\x04\x00\x70\x11\x01\x00\0\0\0\0".to_vec();
         expected.extend_from_slice(&[5, 0, 0, 0, 2, 0, 0, 0]);
         expected.extend_from_slice(&[7; 16]);
         assert_eq!(HEADER.encode().as_slice(), expected);

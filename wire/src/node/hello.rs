@@ -15,11 +15,20 @@
 //! 88  recorded       u64 LE   open counter of the last open known to be recorded
 //! 96  has a secret   u8       0 or 1
 //! 97  joins          u8       1: the directory was made to join
-//! 98  members        u8       then so many u32 LE, ascending
-//!     cluster name   the rest, 1 to 64 bytes
+//! 98  feature level  u16 LE   what the sender's version knows, from 1
+//! 100 roster         u64 LE   revision of the roster that it knows; 0 = none
+//! 108 members        u8       then so many u32 LE, ascending
+//!     cluster name   u8       then so many bytes, 1 to 64
+//!     extensions     u8       then so many: kind u16 LE, length u16 LE, bytes
 //! ```
+//!
+//! None of the extensions has a meaning yet. One whose kind is not known is passed over;
+//! from [`CRITICAL_EXTENSION`] on it is refused.
 
-use super::reader::{NodeMessageError, Reader};
+use super::{
+    reader::{NodeMessageError, Reader},
+    roster::put_text,
+};
 
 /// Bytes of a challenge.
 pub const CHALLENGE_BYTES: usize = 32;
@@ -27,6 +36,9 @@ pub const CHALLENGE_BYTES: usize = 32;
 pub const MAX_MEMBERS: usize = 5;
 /// Longest name of a cluster, in bytes.
 pub const MAX_CLUSTER_NAME_BYTES: usize = 64;
+
+/// From this kind on an extension must be understood or refused.
+const CRITICAL_EXTENSION: u16 = 0x8000;
 
 /// A node's hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +59,10 @@ pub struct NodeHello {
     pub has_secret: bool,
     /// The directory was made to join.
     pub joins: bool,
+    /// Feature level of the sender's version; never 0.
+    pub level: u16,
+    /// Revision of the roster that the sender knows; 0 = none.
+    pub roster: u64,
     /// Ascending.
     pub members: Vec<u32>,
     pub cluster: String,
@@ -77,12 +93,15 @@ impl NodeHello {
         }
         out.push(u8::from(self.has_secret));
         out.push(u8::from(self.joins));
+        out.extend_from_slice(&self.level.to_le_bytes());
+        out.extend_from_slice(&self.roster.to_le_bytes());
         let members = self.members.iter().take(MAX_MEMBERS);
         out.push(members.len() as u8);
         for member in members {
             out.extend_from_slice(&member.to_le_bytes());
         }
-        out.extend_from_slice(self.cluster.as_bytes());
+        put_text(&mut out, &self.cluster);
+        out.push(0);
         out
     }
 
@@ -92,7 +111,7 @@ impl NodeHello {
     /// It is cut, or a field has a value that none may have.
     pub fn decode(body: &[u8]) -> Result<Self, NodeMessageError> {
         let mut reader = Reader::new(body);
-        Ok(NodeHello {
+        let hello = NodeHello {
             from: reader.u32()?,
             to: reader.u32()?,
             shard: reader.u16()?,
@@ -107,9 +126,14 @@ impl NodeHello {
             recorded: reader.u64()?,
             has_secret: truth(&mut reader, "has a secret")?,
             joins: truth(&mut reader, "joins")?,
+            level: level(&mut reader)?,
+            roster: reader.u64()?,
             members: members(&mut reader)?,
-            cluster: cluster(reader.take_rest())?,
-        })
+            cluster: cluster(&mut reader)?,
+        };
+        pass_over_extensions(&mut reader)?;
+        reader.end()?;
+        Ok(hello)
     }
 }
 
@@ -129,8 +153,27 @@ fn members(reader: &mut Reader<'_>) -> Result<Vec<u32>, NodeMessageError> {
     (0..count).map(|_| reader.u32()).collect()
 }
 
-fn cluster(bytes: &[u8]) -> Result<String, NodeMessageError> {
-    let name = std::str::from_utf8(bytes).ok();
+fn level(reader: &mut Reader<'_>) -> Result<u16, NodeMessageError> {
+    match reader.u16()? {
+        0 => Err(NodeMessageError::Field("feature level")),
+        level => Ok(level),
+    }
+}
+
+fn pass_over_extensions(reader: &mut Reader<'_>) -> Result<(), NodeMessageError> {
+    for _ in 0..reader.u8()? {
+        let (kind, len) = (reader.u16()?, reader.u16()?);
+        reader.bytes(len.into())?;
+        if kind >= CRITICAL_EXTENSION {
+            return Err(NodeMessageError::Field("extension"));
+        }
+    }
+    Ok(())
+}
+
+fn cluster(reader: &mut Reader<'_>) -> Result<String, NodeMessageError> {
+    let len = usize::from(reader.u8()?);
+    let name = std::str::from_utf8(reader.bytes(len)?).ok();
     let name = name.filter(|name| is_cluster_name(name));
     name.map(str::to_owned)
         .ok_or(NodeMessageError::Field("cluster name"))
@@ -156,28 +199,57 @@ mod tests {
             recorded: 4,
             has_secret: true,
             joins: true,
+            level: 258,
+            roster: 11,
             members: vec![1, 2, 3],
             cluster: "orders-1".to_owned(),
         }
     }
 
     #[test]
-    fn a_hello_reads_back_and_cut_anywhere_in_its_fields_does_not() {
+    fn a_hello_is_these_bytes_and_cut_anywhere_it_is_none() {
+        let mut expected = vec![2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 4, 0, 32, 0, 0, 0];
+        for word in [5, 6, 7u64] {
+            expected.extend_from_slice(&word.to_le_bytes());
+        }
+        expected.extend_from_slice(&[8; CHALLENGE_BYTES]);
+        for word in [9, 10, 4u64] {
+            expected.extend_from_slice(&word.to_le_bytes());
+        }
+        expected.extend_from_slice(&[1, 1, 2, 1, 11, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend_from_slice(&[3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
+        expected.extend_from_slice(b"\x08orders-1\x00");
         let bytes = hello().encode();
+        assert_eq!(bytes, expected);
         assert_eq!(NodeHello::decode(&bytes), Ok(hello()));
-        let fields = bytes.len() - "orders-1".len();
-        for cut in 0..=fields {
+        for cut in 0..bytes.len() {
             assert!(NodeHello::decode(&bytes[..cut]).is_err(), "{cut}");
         }
     }
 
     #[test]
+    fn an_unknown_extension_is_passed_over_and_a_critical_one_is_refused() {
+        let mut bytes = hello().encode();
+        *bytes.last_mut().unwrap() = 2;
+        bytes.extend_from_slice(b"\x07\x00\x03\x00abc\xff\x7f\x00\x00");
+        assert_eq!(NodeHello::decode(&bytes), Ok(hello()));
+        let whole = bytes.len();
+        bytes.push(0);
+        assert!(NodeHello::decode(&bytes).is_err(), "bytes behind it");
+        bytes[whole - 3] = 0x80;
+        assert!(NodeHello::decode(&bytes[..whole]).is_err(), "critical");
+    }
+
+    #[test]
     fn values_that_none_may_have_are_refused() {
-        for (at, value) in [(96, 2), (97, 2), (98, 6)] {
+        for (at, value) in [(96, 2), (97, 2), (108, 6)] {
             let mut bytes = hello().encode();
             bytes[at] = value;
             assert!(NodeHello::decode(&bytes).is_err(), "{at}");
         }
+        let level = 0;
+        let bytes = NodeHello { level, ..hello() }.encode();
+        assert!(NodeHello::decode(&bytes).is_err(), "level 0");
         for name in ["", "a b", "ä", "\u{1b}[2J", &"n".repeat(65)] {
             let cluster = name.to_owned();
             let bytes = NodeHello { cluster, ..hello() }.encode();

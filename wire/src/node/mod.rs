@@ -38,7 +38,7 @@ pub use snapshot::{SnapshotAnswer, SnapshotId, SnapshotPiece, SnapshotTaken};
 use reader::Reader;
 
 /// Version of everything on a link between nodes.
-pub const NODE_PROTOCOL_VERSION: u16 = 5;
+pub const NODE_PROTOCOL_VERSION: u16 = 6;
 /// Bytes in front of each message's payload.
 pub const HEAD_BYTES: usize = 8;
 

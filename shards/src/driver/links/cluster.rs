@@ -6,7 +6,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     sync::{
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU16, AtomicUsize, Ordering},
         Arc, Mutex, PoisonError,
     },
 };
@@ -25,7 +25,10 @@ use crate::{
         shard::Report,
     },
     engine::Notice,
-    state::meta::{Contradiction, Lineage, Open, Seat, Unseated},
+    state::{
+        level::{FIRST_LEVEL, OWN_LEVEL},
+        meta::{Contradiction, Lineage, Open, Seat, Unseated},
+    },
 };
 
 /// Connections on their way between shards, at most: those of one that is not up
@@ -97,6 +100,8 @@ pub(in crate::driver) struct Cluster {
     seats: Mutex<BTreeMap<u32, Seat>>,
     /// Who belongs to the cluster, as group 0 knows; `None`: who founded it.
     roster: Mutex<Option<Arc<Roster>>>,
+    /// The cluster's feature level, as group 0 knows.
+    level: AtomicU16,
     reports: flume::Sender<Report>,
     /// Connections on their way from one shard to another.
     passing: AtomicUsize,
@@ -136,6 +141,7 @@ impl Cluster {
             recorded: Mutex::default(),
             seats: Mutex::default(),
             roster: Mutex::default(),
+            level: AtomicU16::new(FIRST_LEVEL),
             reports,
             passing: AtomicUsize::new(0),
             shards: identity.place.shards,
@@ -255,6 +261,19 @@ impl Cluster {
         roster.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Of the roster that this node knows; 0: it knows none.
+    fn revision(&self) -> u64 {
+        self.roster().map_or(0, |roster| roster.revision)
+    }
+
+    /// A node that knows the roster of that revision knows better than this one whether
+    /// this one is a member. A directory that was made to join and knows nothing yet may be
+    /// the next one of its number, which others may not have heard of.
+    pub(super) fn is_behind(&self, revision: u64) -> bool {
+        let known = self.revision();
+        known < revision && (known > 0 || !self.joins)
+    }
+
     /// Who belongs to the cluster, as a shard heard; the newest counts.
     pub(super) fn take_roster(&self, roster: &Arc<Roster>) {
         let known = self.roster.lock();
@@ -265,6 +284,39 @@ impl Cluster {
         {
             *known = Some(roster.clone());
         }
+    }
+
+    /// The cluster is at that feature level. Nodes that are linked to the shard and know
+    /// less.
+    pub(super) fn level_known(&self, shard: u16, level: u16) -> Vec<(u32, Refusal)> {
+        self.level.fetch_max(level, Ordering::Relaxed);
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = logs
+            .iter()
+            .filter(|(key, log)| key.1 == shard && log.up > 0);
+        let refused =
+            linked.map(|((node, _), log)| (*node, self.check_level(*node, log.open.level)));
+        refused
+            .filter_map(|(node, it)| Some((node, it.err()?)))
+            .collect()
+    }
+
+    /// Whether the node's version knows what the cluster uses.
+    fn check_level(&self, from: u32, knows: u16) -> Result<(), Refusal> {
+        let level = self.level.load(Ordering::Relaxed);
+        if knows >= level {
+            return Ok(());
+        }
+        let reason = format!(
+            "node {from} knows feature level {knows}, and the cluster is at {level}, which never goes down: upgrade node {from} to a version of tidegate that knows it"
+        );
+        Err(Refusal::new(RefusalCode::Outdated, reason))
+    }
+
+    /// The number was removed from the cluster, and not given again.
+    pub(super) fn is_former(&self, node: u32) -> bool {
+        let roster = self.roster();
+        roster.is_some_and(|it| it.former.contains(&node))
     }
 
     /// Whether the node is one of the cluster.
@@ -310,6 +362,8 @@ impl Cluster {
             challenge: self.challenges.next(),
             has_secret: self.options.secret.is_some(),
             joins: self.joins,
+            level: OWN_LEVEL,
+            roster: self.revision(),
             members: self.options.members(),
             cluster: self.options.name.clone(),
         }
@@ -337,6 +391,10 @@ impl Cluster {
                 hello.to
             );
             return refuse(RefusalCode::WrongNode, reason);
+        }
+        if self.is_former(from) {
+            // It is told so once it has proved itself, so that it can rely on that.
+            return Ok(());
         }
         self.check_member(from)?;
         let members = self.options.members();
@@ -367,7 +425,7 @@ impl Cluster {
             let reason = format!("node {with} has a cluster_secret and node {without} has none");
             return refuse(RefusalCode::Secret, reason);
         }
-        Ok(())
+        self.check_level(from, hello.level)
     }
 
     /// Takes a log that has proved itself for the one of its node and shard.
@@ -377,6 +435,7 @@ impl Cluster {
     /// copied or is an old copy. Known from what was linked in this process's life, and
     /// from group 0.
     pub(super) fn claim(self: &Arc<Self>, hello: &NodeHello) -> Result<Claim, Refusal> {
+        self.check_member(hello.from)?;
         self.check_seat(hello)?;
         let recorded = self.check_recorded(hello);
         let key = (hello.from, hello.shard);
@@ -498,6 +557,7 @@ fn open_of(hello: &NodeHello) -> Open {
             last_token: hello.last_token,
             recorded: hello.recorded,
         },
+        level: hello.level,
     }
 }
 
@@ -541,6 +601,7 @@ impl Drop for Claim {
 mod tests {
     use super::*;
     use crate::engine::ShardPlace;
+    use std::collections::BTreeSet;
 
     fn cluster(node: u32, change: impl FnOnce(&mut ClusterOptions, &mut Identity)) -> Arc<Cluster> {
         let address = |node: u32| SocketAddr::from(([127, 0, 0, 1], 7500 + node as u16));
@@ -590,6 +651,52 @@ mod tests {
         let secret = Some(Secret::new(vec![1; 32]));
         let with = cluster(2, |options, _| options.secret = secret);
         assert_eq!(judged(with), Some(Code::Secret));
+        one.level_known(0, OWN_LEVEL);
+        assert_eq!(judged(two.clone()), None);
+        one.level_known(0, OWN_LEVEL + 1);
+        one.level_known(0, OWN_LEVEL);
+        assert_eq!(judged(two), Some(Code::Outdated), "it never goes down");
+    }
+
+    #[test]
+    fn only_who_knows_more_is_believed_that_this_node_was_removed() {
+        let joins = |identity: &mut Identity| {
+            identity.cluster = Some(Membership {
+                cluster: "test".to_owned(),
+                members: vec![1, 4],
+                joins: true,
+            });
+        };
+        let founder = cluster(1, |_, _| {});
+        let new = cluster(4, |_, identity| joins(identity));
+        assert!(founder.is_behind(1) && !founder.is_behind(0));
+        assert!(!new.is_behind(9), "others may not have heard of it");
+        let roster = Arc::new(Roster {
+            revision: 5,
+            ..Roster::default()
+        });
+        for node in [founder, new] {
+            node.take_roster(&roster);
+            assert!(node.is_behind(6) && !node.is_behind(5));
+            assert_eq!(node.hello(2, 0, 1).roster, 5);
+        }
+    }
+
+    #[test]
+    fn a_removed_node_is_told_so_once_it_has_proved_itself() {
+        let one = cluster(1, |_, _| {});
+        let two = cluster(2, |_, _| {});
+        let former = BTreeSet::from([2]);
+        let revision = 3;
+        one.take_roster(&Arc::new(Roster {
+            revision,
+            former,
+            ..Roster::default()
+        }));
+        let hello = two.hello(1, 0, 1);
+        assert_eq!(code(one.judge(&hello)), None);
+        let claim = one.claim(&hello).map(|_| ());
+        assert_eq!(code(claim), Some(RefusalCode::Removed));
     }
 
     /// An old copy that was linked before this node knew better says nothing about the
@@ -614,6 +721,28 @@ mod tests {
         let earlier = open_of(&two.hello(1, 0, 4));
         assert_eq!(one.log_known((2, 0), earlier), None);
         assert!(claim(&two.hello(1, 0, 4)).is_err());
+    }
+
+    #[test]
+    fn links_of_nodes_that_know_less_than_the_cluster_uses_end() {
+        let one = cluster(1, |_, _| {});
+        let [two, three] = [2, 3].map(|node| cluster(node, |_, _| {}));
+        let held = one.claim(&two.hello(1, 1, 1)).unwrap();
+        let newer = NodeHello {
+            level: OWN_LEVEL + 1,
+            ..three.hello(1, 1, 1)
+        };
+        let other = one.claim(&newer).unwrap();
+        let refused = |shard, level| {
+            let refused = one.level_known(shard, level).into_iter();
+            let refused = refused.map(|(node, refusal)| (node, refusal.code));
+            refused.collect::<Vec<_>>()
+        };
+        assert_eq!(refused(1, OWN_LEVEL), []);
+        assert_eq!(refused(0, OWN_LEVEL + 1), []);
+        assert_eq!(refused(1, OWN_LEVEL + 1), [(2, RefusalCode::Outdated)]);
+        drop((held, other));
+        assert_eq!(refused(1, OWN_LEVEL + 2), []);
     }
 
     #[test]

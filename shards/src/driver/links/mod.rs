@@ -177,6 +177,21 @@ impl Links {
         ended
     }
 
+    /// The cluster is at that feature level: links of nodes that know less end. Returns
+    /// those nodes.
+    pub(super) fn level_known(&self, level: u16) -> Vec<u32> {
+        let mut ended = Vec::new();
+        for (node, refusal) in self.cluster.level_known(self.shard, level) {
+            let whom = Who::Node(node);
+            self.cluster
+                .note(self.shard, whom, By::Us, "linked", &refusal);
+            if self.end(node, refusal) {
+                ended.push(node);
+            }
+        }
+        ended
+    }
+
     /// Another node says that this one was removed.
     pub(super) fn told_removed(&self) {
         self.cluster.say_removed();

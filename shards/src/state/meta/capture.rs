@@ -19,6 +19,9 @@
 //!              1 roster: as nodes tell it to each other
 //!              2 left: group u32, peer u64 each
 //!              3 kept: the same
+//!              4 levels: the cluster's u16, then of each log whose version knows more than
+//!              the first: node u32, log u16, level u16
+//!              5 readmitted: node u32 each
 //! ```
 //!
 //! Plain little-endian. From `replaced` on, what is empty at the end is left out
@@ -31,7 +34,7 @@ use wire::{node::Roster, vocabulary::Mode};
 use super::{
     peer_node, Answer, Collecting, GroupHistory, Lineage, MetaState, Open, QueueDeclaration, Seat,
 };
-use crate::state::{command::CommandError, reader::Reader};
+use crate::state::{command::CommandError, level::FIRST_LEVEL, reader::Reader};
 
 /// With a queue's mode.
 const HALTS: u8 = 128;
@@ -41,6 +44,8 @@ const CHANGED: u8 = 64;
 const ROSTER: u8 = 1;
 const LEFT: u8 = 2;
 const KEPT: u8 = 3;
+const LEVELS: u8 = 4;
+const READMITTED: u8 = 5;
 
 impl MetaState {
     /// Appends the whole state to `out`; true if some queue's setting was changed since it
@@ -85,7 +90,8 @@ impl MetaState {
         let lineages = lineages.filter(|(_, lineage)| *lineage != Lineage::default());
         let lineages: Vec<_> = lineages.collect();
         let kept = self.groups.values().any(|it| !it.kept.is_empty());
-        let sections = self.roster.is_some() || kept;
+        let levels = self.levels();
+        let sections = self.roster.is_some() || kept || levels.is_some();
         let last = !lineages.is_empty() || !self.seats.is_empty() || sections;
         let more = !eventful.is_empty() || !self.forgotten.is_empty() || last;
         if replaced.is_empty() && !more {
@@ -125,6 +131,14 @@ impl MetaState {
         if kept {
             put_section(out, KEPT, |out| self.put_peers(out, |it| &it.kept));
         }
+        if let Some(levels) = levels {
+            put_section(out, LEVELS, |out| out.extend_from_slice(&levels));
+        }
+        let again = self.seats.iter().filter(|(_, seat)| seat.readmitted);
+        let again: Vec<u8> = again.flat_map(|(node, _)| node.to_le_bytes()).collect();
+        if !again.is_empty() {
+            put_section(out, READMITTED, |out| out.extend_from_slice(&again));
+        }
     }
 
     fn put_peers(&self, out: &mut Vec<u8>, of: impl Fn(&GroupHistory) -> &BTreeSet<u64>) {
@@ -134,6 +148,18 @@ impl MetaState {
                 out.extend_from_slice(&peer.to_le_bytes());
             }
         }
+    }
+
+    /// The section's bytes; `None` where nothing is above the first level.
+    fn levels(&self) -> Option<Vec<u8>> {
+        let mut out = self.level.to_le_bytes().to_vec();
+        let above = self.opens.iter().filter(|(_, it)| it.level > FIRST_LEVEL);
+        for ((node, log), open) in above {
+            out.extend_from_slice(&node.to_le_bytes());
+            out.extend_from_slice(&log.to_le_bytes());
+            out.extend_from_slice(&open.level.to_le_bytes());
+        }
+        (self.level > FIRST_LEVEL || out.len() > 2).then_some(out)
     }
 
     fn put_members(&self, out: &mut Vec<u8>) {
@@ -162,6 +188,21 @@ impl MetaState {
                         &mut history.kept
                     };
                     peers.insert(peer);
+                }
+            }
+            LEVELS => {
+                self.level = reader.u16()?;
+                while !reader.is_empty() {
+                    let open = self.opens.get_mut(&(reader.u32()?, reader.u16()?));
+                    let open = open.ok_or(CommandError::Malformed("a log is not known"))?;
+                    open.level = reader.u16()?;
+                }
+            }
+            READMITTED => {
+                while !reader.is_empty() {
+                    let seat = self.seats.get_mut(&reader.u32()?);
+                    let seat = seat.ok_or(CommandError::Malformed("a seat is not known"))?;
+                    seat.readmitted = true;
                 }
             }
             _ => return Err(CommandError::Malformed("an unknown section")),
@@ -421,6 +462,7 @@ mod tests {
                     last_token: 4,
                     recorded: 2,
                 },
+                level: 1,
             },
         });
         state.apply(&MetaCommand::Recovered {

@@ -7,7 +7,7 @@
 //!              mode u8, copies u8, partitions u16, lease_ms u64; absent ones are zero
 //! 2 Delete     queue_id u64
 //! 3 Opened     node u32, log u16, cookie u64, open_counter u64, nonce u64; from version 2 on:
-//!              token u64, last_token u64, recorded u64
+//!              token u64, last_token u64, recorded u64; from version 3 on: level u16
 //! 4 Recovered  group u32, generation u32, retired_peer u64, new_peer u64
 //! 5 Rejoin     group u32, retired_peer u64, harmed u8
 //! 6 Promoting  group u32, generation u32, peer u64
@@ -22,6 +22,8 @@
 //! 15 Leave     node u32
 //! 16 Remove    node u32
 //! 19 Change    queue_id u64, mode u8, copies u8, base u32
+//! 20 Level     level u16
+//! 21 Readmit   node u32, address u8 text, zone u8 text
 //! ```
 //!
 //! A text is a length and then so many bytes of UTF-8.
@@ -29,11 +31,13 @@
 use wire::{node::put_text, vocabulary::Mode};
 
 use super::{Answer, DeclareRequest, Lineage, MemberCommand, MetaCommand, Open};
-use crate::state::{command::CommandError, reader::Reader};
+use crate::state::{command::CommandError, level::FIRST_LEVEL, reader::Reader};
 
 const VERSION: u8 = 1;
 /// Of opens: with what the directory has heard.
 const WITH_LINEAGE: u8 = 2;
+/// Of opens: with the feature level, too.
+const WITH_LEVEL: u8 = 3;
 const DECLARE: u8 = 1;
 const DELETE: u8 = 2;
 const OPENED: u8 = 3;
@@ -51,6 +55,8 @@ const MOVED: u8 = 14;
 const LEAVE: u8 = 15;
 const REMOVE: u8 = 16;
 const CHANGE: u8 = 19;
+const LEVEL: u8 = 20;
+const READMIT: u8 = 21;
 
 impl MetaCommand {
     /// The command as bytes. A name longer than its 16-bit length (which
@@ -67,11 +73,12 @@ impl MetaCommand {
                 out.extend_from_slice(&queue_id.to_le_bytes());
             }
             MetaCommand::Opened { node, log, open } => {
-                out.extend_from_slice(&[OPENED, WITH_LINEAGE]);
+                out.extend_from_slice(&[OPENED, WITH_LEVEL]);
                 out.extend_from_slice(&node.to_le_bytes());
                 out.extend_from_slice(&log.to_le_bytes());
                 open.encode(&mut out);
                 open.lineage.encode(&mut out);
+                out.extend_from_slice(&open.level.to_le_bytes());
             }
             MetaCommand::Recovered {
                 group,
@@ -146,6 +153,10 @@ impl MetaCommand {
                 out.extend_from_slice(&[*mode as u8, *copies]);
                 out.extend_from_slice(&base.to_le_bytes());
             }
+            MetaCommand::Level { level } => {
+                out.extend_from_slice(&[LEVEL, VERSION]);
+                out.extend_from_slice(&level.to_le_bytes());
+            }
         }
         out
     }
@@ -159,11 +170,7 @@ impl MetaCommand {
         let mut reader = Reader::new(payload);
         let kind = reader.u8()?;
         let version = reader.u8()?;
-        let newest = if kind == OPENED {
-            WITH_LINEAGE
-        } else {
-            VERSION
-        };
+        let newest = if kind == OPENED { WITH_LEVEL } else { VERSION };
         if !(VERSION..=newest).contains(&version) {
             return Err(CommandError::Malformed("unknown format version"));
         }
@@ -179,6 +186,9 @@ impl MetaCommand {
                     let mut open = Open::decode(&mut reader)?;
                     if version >= WITH_LINEAGE {
                         open.lineage = Lineage::decode(&mut reader)?;
+                    }
+                    if version >= WITH_LEVEL {
+                        open.level = reader.u16()?;
                     }
                     open
                 },
@@ -216,13 +226,18 @@ impl MetaCommand {
                 node: reader.u32()?,
                 order: reader.u32()?,
             },
-            FOUND..=REMOVE => MetaCommand::Members(MemberCommand::decode(kind, &mut reader)?),
+            FOUND..=REMOVE | READMIT => {
+                MetaCommand::Members(MemberCommand::decode(kind, &mut reader)?)
+            }
             CHANGE => MetaCommand::Change {
                 queue_id: reader.u64()?,
                 mode: Mode::from_raw(reader.u8()?)
                     .ok_or(CommandError::Malformed("unknown mode"))?,
                 copies: reader.u8()?,
                 base: reader.u32()?,
+            },
+            LEVEL => MetaCommand::Level {
+                level: reader.u16()?,
             },
             _ => return Err(CommandError::Malformed("unknown kind")),
         };
@@ -243,6 +258,7 @@ impl MemberCommand {
                 return;
             }
             MemberCommand::Add { node, .. } => (ADD, vec![*node]),
+            MemberCommand::Readmit { node, .. } => (READMIT, vec![*node]),
             MemberCommand::Move { group, from, to } => (MOVE, vec![*group, *from, *to]),
             MemberCommand::Moved {
                 group,
@@ -257,7 +273,9 @@ impl MemberCommand {
         for word in words {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        if let MemberCommand::Add { address, zone, .. } = self {
+        if let MemberCommand::Add { address, zone, .. }
+        | MemberCommand::Readmit { address, zone, .. } = self
+        {
             put_text(out, address);
             put_text(out, zone);
         }
@@ -271,6 +289,11 @@ impl MemberCommand {
                 MemberCommand::Found { members: members? }
             }
             ADD => MemberCommand::Add {
+                node: reader.u32()?,
+                address: text(reader)?,
+                zone: text(reader)?,
+            },
+            READMIT => MemberCommand::Readmit {
                 node: reader.u32()?,
                 address: text(reader)?,
                 zone: text(reader)?,
@@ -312,7 +335,7 @@ fn truth(byte: u8) -> Result<bool, CommandError> {
 }
 
 impl Open {
-    /// Without its lineage.
+    /// Without its lineage and level.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         for word in [self.cookie, self.counter, self.nonce] {
             out.extend_from_slice(&word.to_le_bytes());
@@ -325,6 +348,7 @@ impl Open {
             counter: reader.u64()?,
             nonce: reader.u64()?,
             lineage: Lineage::default(),
+            level: FIRST_LEVEL,
         })
     }
 }

@@ -39,6 +39,13 @@ pub enum MemberCommand {
         address: String,
         zone: String,
     },
+    /// The same of a number that was removed: no directory that had it, or asked for a
+    /// name under it, is in the way of the one that comes.
+    Readmit {
+        node: u32,
+        address: String,
+        zone: String,
+    },
     /// A group's replica goes from one node to another.
     Move { group: u32, from: u32, to: u32 },
     /// The shift is over.
@@ -102,6 +109,11 @@ impl MetaState {
                 address,
                 zone,
             } => self.add(*node, address, zone),
+            MemberCommand::Readmit {
+                node,
+                address,
+                zone,
+            } => self.readmit(*node, address, zone),
             MemberCommand::Move { group, from, to } => self.shift(*group, *from, *to),
             MemberCommand::Moved {
                 group,
@@ -172,6 +184,16 @@ impl MetaState {
             self.seats.entry(node).or_default();
         }
         MetaOutcome::Members
+    }
+
+    fn readmit(&mut self, node: u32, address: &str, zone: &str) -> MetaOutcome {
+        let roster = self.roster.as_ref();
+        let former = roster.is_some_and(|it| it.former.contains(&node));
+        let outcome = self.add(node, address, zone);
+        if former && outcome == MetaOutcome::Members {
+            self.seats.entry(node).or_default().readmitted = true;
+        }
+        outcome
     }
 
     fn shift(&mut self, group: u32, from: u32, to: u32) -> MetaOutcome {
@@ -324,6 +346,7 @@ impl MetaState {
         former.extend(seat.holder.take());
         seat.former.append(&mut former);
         seat.first_join = first_join;
+        seat.readmitted = false;
         self.forgotten.remove(&node);
         MetaOutcome::Members
     }

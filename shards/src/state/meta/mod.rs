@@ -12,6 +12,7 @@
 //! 4. An open counter never goes down, and one counter has one nonce.
 //! 5. A retired peer id stays retired; a generation never goes down.
 //! 6. Each change of a queue's setting raises its revision (see [`setting`]).
+//! 7. The feature level never goes down, nor above what a log's last open knows ([`level`]).
 //!
 //! Never does: validate what only the caller can know (how many copies exist,
 //! who may declare). A crash leaves nothing behind but group 0's log.
@@ -20,6 +21,7 @@ mod capture;
 mod codec;
 mod groups;
 mod history;
+mod level;
 mod members;
 mod opens;
 mod placement;
@@ -45,6 +47,7 @@ pub use self::{
     seats::{is_nameless, is_vacant, nameless_peer, vacant_peer, Seat, Unseated},
     table::QueueTable,
 };
+use super::level::FIRST_LEVEL;
 
 /// Lease of a queue that names none.
 pub const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -167,6 +170,10 @@ pub enum MetaCommand {
         copies: u8,
         base: u32,
     },
+    /// Every member's version knows this feature level.
+    Level {
+        level: u16,
+    },
 }
 
 /// What applying a command answered.
@@ -238,6 +245,8 @@ pub struct MetaState {
     seats: BTreeMap<u32, Seat>,
     /// `None`: as the cluster was founded.
     roster: Option<Roster>,
+    /// The cluster's feature level.
+    level: u16,
 }
 
 impl MetaState {
@@ -254,6 +263,7 @@ impl MetaState {
             forgotten: BTreeSet::new(),
             seats: BTreeMap::new(),
             roster: None,
+            level: FIRST_LEVEL,
         }
     }
 
@@ -298,6 +308,7 @@ impl MetaState {
                 copies,
                 base,
             } => self.change(*queue_id, *mode, *copies, *base),
+            MetaCommand::Level { level } => self.raise_level(*level),
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Open {
     /// Of the process that opened it, random.
     pub nonce: u64,
     pub lineage: Lineage,
+    /// What the version that opened it knows ([`crate::state::level`]).
+    pub level: u16,
 }
 
 /// What the directory has heard from group 0 of its earlier starts.

@@ -7,7 +7,11 @@
 //! 2. A seat is taken once, by a directory that was made to join; only another
 //!    replacement makes it free again.
 //! 3. A directory that was given up never takes a seat again.
-//! 4. With the directory every replica in it is given up: retired as harmed, in every
+//! 4. Of a number that was removed and given again: a directory that asked for a name
+//!    before it heard of its removal can have taken the seat. The next one that asks takes
+//!    it over, while nothing rests on the first: it voted nowhere, and said that it opened
+//!    its logs nowhere, so that it may not even know that it has a name.
+//! 5. With the directory every replica in it is given up: retired as harmed, in every
 //!    group. Nobody has its place until the seat's holder asks for a name there.
 
 use std::{
@@ -15,7 +19,7 @@ use std::{
     fmt,
 };
 
-use super::{peer_id, peer_join, peer_node, MetaOutcome, MetaState};
+use super::{peer_id, peer_join, peer_node, GroupHistory, MetaOutcome, MetaState};
 
 /// Join numbers from here on are no join numbers: group 0 counts up from 1.
 const NAMELESS: u64 = 1 << 39;
@@ -52,6 +56,8 @@ pub struct Seat {
     pub first_join: u64,
     /// The order by which it was given up last.
     pub order: u32,
+    /// The number was removed, and given again.
+    pub readmitted: bool,
 }
 
 /// Why a directory cannot be the node's.
@@ -119,13 +125,32 @@ impl MetaState {
         let node = peer_node(directory);
         let seat = self.seats.get(&node);
         let seat = seat.ok_or(Unseated::NotReplaced { node })?;
-        seat.admits(node, peer_join(directory), true)
+        match seat.admits(node, peer_join(directory), true) {
+            Err(Unseated::Taken) if self.is_unsettled(node) => Ok(()),
+            judged => judged,
+        }
+    }
+
+    /// Another directory may take the seat over.
+    pub fn is_unsettled(&self, node: u32) -> bool {
+        let readmitted = self.seats.get(&node).is_some_and(|seat| seat.readmitted);
+        let opened = || self.level_of(node).is_some();
+        let votes = |(group, history): (&u32, &GroupHistory)| {
+            let mut voters = history.promoted.iter().chain([&history.newest_peer]);
+            voters.any(|peer| peer_node(*peer) == node && self.counts(*group, *peer))
+        };
+        readmitted && !opened() && !self.groups.iter().any(votes)
     }
 
     /// It takes the seat with the first name that it asks for.
     pub(super) fn sit(&mut self, directory: u64) -> Result<(), Unseated> {
         self.may_sit(directory)?;
-        if let Some(seat) = self.seats.get_mut(&peer_node(directory)) {
+        let node = peer_node(directory);
+        let holder = self.seats.get(&node).and_then(|seat| seat.holder);
+        if holder.is_some_and(|holder| holder != directory) {
+            self.vacate(node);
+        }
+        if let Some(seat) = self.seats.get_mut(&node) {
             seat.holder = Some(directory);
         }
         Ok(())
@@ -149,6 +174,15 @@ impl MetaState {
         if self.is_given_up_by(node, order) {
             return MetaOutcome::Noted;
         }
+        let seat = self.vacate(node);
+        seat.order = order;
+        seat.readmitted = false;
+        self.forgotten.remove(&node);
+        MetaOutcome::Vacated { node }
+    }
+
+    /// Nothing of the node's directory counts any more.
+    fn vacate(&mut self, node: u32) -> &mut Seat {
         let founders = self.founders(&[node]).to_vec();
         for group in 0..=self.placement.groups() {
             let history = self.history(group);
@@ -170,16 +204,14 @@ impl MetaState {
         former.extend(seat.holder.take());
         seat.former.append(&mut former);
         seat.first_join = self.next_join;
-        seat.order = order;
-        self.forgotten.remove(&node);
-        MetaOutcome::Vacated { node }
+        seat
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::meta::{Lineage, MetaCommand, Open, FOUNDING_JOIN};
+    use crate::state::meta::{Lineage, MemberCommand, MetaCommand, Open, FOUNDING_JOIN};
 
     const NODES: [u32; 3] = [1, 2, 3];
 
@@ -197,6 +229,7 @@ mod tests {
             counter: 1,
             nonce: 7,
             lineage: Lineage::default(),
+            level: 1,
         };
         MetaCommand::Opened { node, log: 0, open }
     }
@@ -281,6 +314,72 @@ mod tests {
         state.apply(&MetaCommand::Replace { node: 2, order: 3 });
         assert_eq!(state.seats()[&2].holder, None);
         assert_eq!(state.trusted(1, &NODES).len(), 2);
+    }
+
+    /// Simulator, members, seed 5042: a late question of a directory that was removed
+    /// before it had a name.
+    #[test]
+    fn a_late_question_of_a_removed_directory_does_not_keep_the_seat() {
+        let member = |command| MetaCommand::Members(command);
+        let address = |node: u32| format!("127.0.0.1:750{node}");
+        let mut state = MetaState::new(2);
+        let members = NODES.map(|node| (node, address(node))).to_vec();
+        state.apply(&member(MemberCommand::Found { members }));
+        let (node, zone) = (4, String::new());
+        let again = MemberCommand::Readmit {
+            node,
+            address: address(4),
+            zone: zone.clone(),
+        };
+        let (address, late) = (address(4), nameless_peer(4, 41));
+        let add = MemberCommand::Add {
+            node,
+            address,
+            zone,
+        };
+        let (leave, remove) = (
+            member(MemberCommand::Leave { node }),
+            member(MemberCommand::Remove { node }),
+        );
+        let (new, other) = (nameless_peer(4, 42), nameless_peer(4, 43));
+        let named = |state: &mut MetaState, directory| match rejoin(state, 0, directory) {
+            MetaOutcome::Replaced { new_peer } => Some(new_peer),
+            _ => None,
+        };
+        // Without the order that says so the first one that asks has it.
+        let mut before = MetaState::new(2);
+        for command in [&member(add.clone()), &leave, &remove, &member(add)] {
+            before.apply(command);
+            state.apply(command);
+        }
+        assert!(named(&mut state, late).is_some());
+        assert_eq!(state.may_sit(new), Err(Unseated::Taken));
+        for command in [&leave, &remove, &member(again)] {
+            state.apply(command);
+        }
+        assert_eq!(state.may_sit(late), Err(Unseated::GivenUp), "it had a name");
+        let late = nameless_peer(4, 44);
+        let old = named(&mut state, late).unwrap();
+        let mut bytes = Vec::new();
+        state.capture(&mut bytes);
+        let mut state = MetaState::restore(2, &bytes).unwrap();
+        // The one that was started since takes it over, in every group.
+        let name = named(&mut state, new).unwrap();
+        assert!(state.is_retired(0, old) && !state.is_retired(0, name));
+        assert_eq!(state.may_sit(late), Err(Unseated::GivenUp));
+        assert!(is_refused(&rejoin(&mut state, 1, late)));
+        // Until it has shown that it knows.
+        assert_eq!(state.may_sit(other), Ok(()));
+        let mut votes = MetaState::restore(2, &bytes).unwrap();
+        votes.apply(&MetaCommand::Promoting {
+            group: 0,
+            generation: 1,
+            peer: old,
+        });
+        assert_eq!(votes.may_sit(other), Err(Unseated::Taken));
+        assert!(!is_refused(&state.apply(&open(4, 42))));
+        assert_eq!(state.may_sit(other), Err(Unseated::Taken));
+        assert!(is_refused(&state.apply(&open(4, 43))));
     }
 
     #[test]

@@ -214,6 +214,7 @@ fn opens_are_noted_retried_and_refused() {
         counter,
         nonce,
         lineage: Lineage::default(),
+        level: 1,
     };
     let mut opened = |log, open| state.apply(&MetaCommand::Opened { node: 1, log, open });
     let mut open = |log, counter, nonce| opened(log, of(9, counter, nonce));
@@ -331,6 +332,7 @@ fn any_command() -> impl Strategy<Value = MetaCommand> {
                     last_token,
                     recorded,
                 },
+                level: 1,
             };
             MetaCommand::Opened { node, log, open }
         }),
