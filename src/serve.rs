@@ -14,7 +14,7 @@ use std::{
 };
 
 use shards::{
-    driver::{PeerLimits, Report, Server, ServerOptions},
+    driver::{PeerLimits, Report, Server, ServerOptions, StartError},
     log::{LogOptions, SyncMethod},
 };
 use signal_hook::{
@@ -37,6 +37,8 @@ const VERSION: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
 const RESERVE_SEGMENTS: u32 = 1;
 /// Bytes read back from disk that a shard keeps.
 const READ_CACHE_BYTES: u64 = 16 << 20;
+/// Exit code of a node that was removed from its cluster: no use in starting it again.
+const REMOVED: u8 = 3;
 /// Losses that come no further apart are told together.
 const LOSSES_TOGETHER: Duration = Duration::from_millis(200);
 
@@ -53,6 +55,7 @@ pub fn run(options: ServeOptions) -> ExitCode {
     });
     let server = match started {
         Ok(server) => server,
+        Err(error @ StartError::Removed { .. }) => return removed(&error.to_string()),
         Err(error) => return fail(&error.to_string()),
     };
     SERVING.store(true, Ordering::Relaxed);
@@ -61,11 +64,24 @@ pub fn run(options: ServeOptions) -> ExitCode {
         lines.warning(warning);
     }
     greet(&options, &server);
-    let failed = watch(&server, &signals, &mut lines);
-    if let Some(reason) = failed {
-        return fail(&reason);
+    match watch(&server, &signals, &mut lines) {
+        Watched::Signal => drain(server, &signals, &mut lines),
+        Watched::Failed(reason) => fail(&reason),
+        Watched::Removed(reason) => removed(&reason),
     }
-    drain(server, &signals, &mut lines)
+}
+
+/// Why the shards are watched no more.
+enum Watched {
+    Signal,
+    Failed(String),
+    /// The node was removed from its cluster.
+    Removed(String),
+}
+
+fn removed(reason: &str) -> ExitCode {
+    complain(&format!("tidegate: {reason}"));
+    ExitCode::from(REMOVED)
 }
 
 fn fail(reason: &str) -> ExitCode {
@@ -180,7 +196,7 @@ fn greet(options: &ServeOptions, server: &Server) {
 }
 
 /// Prints what the shards report, until a signal or a shard that cannot go on.
-fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> Option<String> {
+fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> Watched {
     enum Next {
         Report(Report),
         Signal,
@@ -202,11 +218,11 @@ fn watch(server: &Server, signals: &flume::Receiver<i32>, lines: &mut Lines) -> 
         match next {
             Next::Report(Report::Notice { shard, notice }) => lines.notice(shard, &notice),
             Next::Report(Report::Failed { shard, reason }) => {
-                return Some(format!("shard {shard} cannot go on: {reason}"));
+                return Watched::Failed(format!("shard {shard} cannot go on: {reason}"));
             }
-            Next::Report(Report::Removed { reason }) => return Some(reason),
+            Next::Report(Report::Removed { reason }) => return Watched::Removed(reason),
             Next::Report(Report::Drained { .. } | Report::Listening { .. }) => {}
-            Next::Signal => return None,
+            Next::Signal => return Watched::Signal,
         }
     }
 }

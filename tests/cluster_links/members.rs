@@ -16,7 +16,10 @@ use crate::{
     admin::{assert_done, assert_refused, await_status, declare, is_whole, list},
     net::{await_said, Net, Node},
     replication::{client_of, drain, publish, QUEUES},
-    support::{server::Home, PATIENCE},
+    support::{
+        server::{Home, Server},
+        PATIENCE,
+    },
 };
 
 /// Publishes to both queues through a node until it is told to stop.
@@ -68,7 +71,7 @@ fn started(net: &Net, shards: u16) -> Vec<Node> {
 }
 
 /// The home of a node that joins; it asks node 1 first.
-fn joining(net: &Net, node: u32, shards: u16, spread: &str) -> Home {
+pub fn joining(net: &Net, node: u32, shards: u16, spread: &str) -> Home {
     let nodes = format!(
         "nodes = [\"1={}\", \"{node}={}\"]",
         net.address(1),
@@ -82,7 +85,7 @@ fn joining(net: &Net, node: u32, shards: u16, spread: &str) -> Home {
         .joining()
 }
 
-fn add(net: &Net, asked: &Node, node: u32) {
+pub fn add(net: &Net, asked: &Node, node: u32) {
     let at = format!("{node}={}", net.address(node));
     assert_done(&asked.cli(&["cluster", "add", &at]), "is a member at");
     assert_done(&asked.cli(&["cluster", "add", &at]), "is a member at");
@@ -96,7 +99,7 @@ fn holds(status: &Value, node: u32) -> usize {
 }
 
 /// Nodes that vote in a group, as its leader says.
-fn voters(status: &Value, group: u64) -> Vec<u32> {
+pub fn voters(status: &Value, group: u64) -> Vec<u32> {
     let mut groups = list(&status["groups"]).iter();
     let group = groups.find(|it| it["group"] == group).unwrap();
     let mut replicas = list(&group["replicas"]).iter();
@@ -111,7 +114,7 @@ fn voters(status: &Value, group: u64) -> Vec<u32> {
 }
 
 /// It has a vote in group 0.
-fn takes_part(status: &Value, node: u32) -> bool {
+pub fn takes_part(status: &Value, node: u32) -> bool {
     is_whole(status) && voters(status, 0).contains(&node)
 }
 
@@ -174,14 +177,41 @@ async fn a_fourth_node_takes_over_from_a_founder_that_is_removed_and_nothing_is_
         is_whole(now) && voters(now, 0) == [1, 2, 4]
     });
     // It does not come back by itself, and its number is free for a new directory only.
-    let back = Node::start(three.into_home());
-    let told = await_said(&back, "refuses this node", 1);
-    assert!(told.contains("was removed from the cluster"), "{told}");
-    drop(back);
+    let home = three.into_home();
+    let mut back = home.spawn();
+    await_end(&mut back, "was removed from the cluster");
 
     // Another founder goes: the rest has everything.
     two.kill();
     load.expect_all(&four).await;
+}
+
+/// Who was away hears of it when it is back, also where its number is the lowest, so that
+/// it is for the others to call; and only a process that is told so ends.
+#[test]
+fn a_node_that_was_away_when_it_was_removed_ends_when_it_is_started_again() {
+    for away in [3, 1] {
+        let net = Net::new(3);
+        let mut nodes = started(&net, 1);
+        await_status(&nodes[1], "all is well", is_whole);
+        add(&net, &nodes[1], 4);
+        let four = Node::start(joining(&net, 4, 1, "0s"));
+        await_status(&nodes[1], "node 4 takes part", |now| takes_part(now, 4));
+        let home = nodes.remove(away as usize - 1).kill();
+        let remove = ["cluster", "remove", &away.to_string(), "--yes"];
+        let asked = &nodes[0];
+        let start = Instant::now();
+        loop {
+            let removed = asked.cli(&remove);
+            if removed.status.success() {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{removed:?}");
+        }
+        let mut back = home.spawn();
+        await_end(&mut back, "was removed from the cluster");
+        drop(four);
+    }
 }
 
 /// Killed at any moment of it, whoever it is, it goes on.
@@ -270,12 +300,16 @@ async fn groups_are_evened_out_by_themselves_and_zones_are_kept() {
     load.expect_all(&four).await;
 }
 
-/// The process ends by itself, with these words.
-fn await_end(node: &mut Node, words: &str) {
+/// The process ends by itself, with these words and the exit code that says so.
+fn await_end(node: &mut Server, words: &str) {
     await_said(node, words, 1);
     let start = Instant::now();
-    while !node.has_ended() {
+    let ended = loop {
+        if let Some(ended) = node.ended() {
+            break ended;
+        }
         assert!(start.elapsed() < PATIENCE, "{:?}", node.errors());
         std::thread::sleep(Duration::from_millis(10));
-    }
+    };
+    assert_eq!(ended.code(), Some(3), "{:?}", node.errors());
 }

@@ -310,7 +310,12 @@ impl Server {
 
     /// The process ended by itself.
     pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
+        self.ended().is_some()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// `SIGKILL`; it must have been alive.

@@ -26,6 +26,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 /// A link that lived so long was a good one: the next call comes soon.
 const GOOD_LINK: Duration = Duration::from_secs(5);
+/// Nobody linked for so long is not as it should be.
+const QUIET: Duration = Duration::from_secs(5);
 /// A node that does not even take the connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -47,6 +49,37 @@ pub(super) async fn keep_calling(shard: Rc<Shard>, peer: Rc<Peer>) {
         glommio::timer::sleep(pause + Duration::from_millis(jitter)).await;
         pause = (pause * 2).min(PAUSE_MOST);
     }
+}
+
+/// Nobody is linked for long: either nobody is there, or this node was removed while it was
+/// away, and those that it does not call by its number call it no more. So it asks them;
+/// runs until the shard is drained.
+pub(super) async fn keep_asking(shard: Rc<Shard>) {
+    let Some(links) = shard.links() else { return };
+    while !links.ended.get() {
+        glommio::timer::sleep(QUIET).await;
+        let peers = links.all();
+        if peers.iter().any(|peer| peer.link.borrow().is_some()) {
+            continue;
+        }
+        for peer in peers.iter().filter(|it| it.node > links.cluster.node) {
+            // Whoever takes this node for a member refuses the call: it calls itself.
+            if call(&shard, links, peer)
+                .await
+                .is_err_and(|stop| is_removal(&stop))
+            {
+                links.told_removed();
+            }
+        }
+    }
+}
+
+/// A node that has proved to be of the cluster says that this one was removed.
+fn is_removal(stop: &Stop) -> bool {
+    let Stop::Told { refusal, proven } = stop else {
+        return false;
+    };
+    *proven && refusal.code == RefusalCode::Removed
 }
 
 /// Calls once, and serves the link until it ends.
@@ -220,11 +253,14 @@ impl Links {
     fn note(&self, who: Who, at: &str, stop: &Stop) {
         let (by, refusal) = match stop {
             Stop::Refused(refusal) => (Some(By::Us), refusal),
-            Stop::Told(refusal) => (Some(By::Them), refusal),
+            Stop::Told { refusal, .. } => (Some(By::Them), refusal),
             Stop::Gone(reason) => (None, &Refusal::new(RefusalCode::Leaving, reason.as_str())),
         };
         if let Some(by) = by.filter(|_| !is_farewell(refusal.code)) {
             self.cluster.note(self.shard, who, by, at, refusal);
+        }
+        if is_removal(stop) {
+            self.told_removed();
         }
         if let Who::Node(node) = who {
             if let Some(peer) = self.peer(node) {

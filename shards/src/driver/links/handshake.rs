@@ -8,7 +8,8 @@
 //!                        <-      Welcome
 //! ```
 //!
-//! Either side says `Refuse` (plain) instead of its next frame. A link is up
+//! Either side says `Refuse` instead of its next frame: plain, or with the link's key where
+//! both have proved themselves, so that the other can rely on it. A link is up
 //! for the caller with the welcome, for the called one when it was sent.
 
 use std::{net::Shutdown, sync::Arc, time::Duration};
@@ -41,8 +42,9 @@ const LINGER_BYTES: usize = 1 << 20;
 pub(super) enum Stop {
     /// This side refuses.
     Refused(Refusal),
-    /// The other side does.
-    Told(Refusal),
+    /// The other side does; `proven`: it has proved to be of the cluster, and knows more
+    /// of who belongs to it than this node.
+    Told { refusal: Refusal, proven: bool },
     /// The connection broke.
     Gone(String),
 }
@@ -57,6 +59,8 @@ pub(super) struct Failure {
 pub(super) struct Wire {
     pub stream: TcpStream,
     pub receive: Receive,
+    /// The peer was told why with the link's key.
+    told: bool,
 }
 
 /// What a handshake ends with: all that a link needs.
@@ -74,6 +78,7 @@ impl Wire {
         Wire {
             stream,
             receive: Receive::new(),
+            told: false,
         }
     }
 
@@ -105,7 +110,7 @@ impl Wire {
             return Err(refused(RefusalCode::Garbage, "its first frame is damaged"));
         }
         if header.kind == NodeFrameKind::Refuse {
-            return Err(Stop::Told(Refusal::decode(&body)));
+            return Err(told(&body, false));
         }
         if header.kind != kind {
             return Err(refused(
@@ -127,10 +132,11 @@ impl Wire {
         let body = self.receive.body(&header).to_vec();
         self.receive.consume(&header);
         if header.kind == NodeFrameKind::Refuse && is_plain_whole(&header, &body) {
-            return Err(Stop::Told(Refusal::decode(&body)));
+            return Err(told(&body, false));
         }
         match opener.open(&header, &body).await {
             Ok(()) if header.kind == kind && body.is_empty() => Ok(()),
+            Ok(()) if header.kind == NodeFrameKind::Refuse => Err(told(&body, true)),
             Ok(()) => Err(refused(
                 RefusalCode::Protocol,
                 "a frame of the handshake is out of place",
@@ -162,8 +168,21 @@ impl Wire {
         future::or(gone, late).await;
     }
 
+    /// Says why with the link's key, once both sides have proved themselves.
+    async fn refuse_keyed(&mut self, sealer: &mut Sealer, refusal: &Refusal) {
+        let body = refusal.encode();
+        let mut bytes = sealer.seal(NodeFrameKind::Refuse, &body).await.to_vec();
+        bytes.extend_from_slice(&body);
+        // The peer may be gone already: nothing to tell then.
+        let _ = self.stream.write_all(&bytes).await;
+        self.told = true;
+    }
+
     /// The same without waiting.
     pub(super) async fn say(&mut self, refusal: &Refusal) {
+        if self.told {
+            return;
+        }
         let bytes = if refusal.code == RefusalCode::ClientFrame {
             error_frame(0, ErrorCode::Protocol, &refusal.reason)
         } else {
@@ -172,6 +191,11 @@ impl Wire {
         // The peer may be gone already: nothing to tell then.
         let _ = self.stream.write_all(&bytes).await;
     }
+}
+
+fn told(body: &[u8], proven: bool) -> Stop {
+    let refusal = Refusal::decode(body);
+    Stop::Told { refusal, proven }
 }
 
 fn refused(code: RefusalCode, reason: &str) -> Stop {
@@ -220,7 +244,8 @@ pub(super) async fn hear(cluster: &Cluster, wire: &mut Wire) -> Result<Vec<u8>, 
         stop: Stop::Refused(refusal),
     };
     cluster.judge(&hello).map_err(failed)?;
-    if hello.from < cluster.node {
+    // One that was removed may ask why nobody calls it any more.
+    if hello.from < cluster.node && !cluster.is_former(hello.from) {
         let (from, own) = (hello.from, cluster.node);
         let reason = format!("node {from} called node {own}: the higher number calls");
         return Err(failed(Refusal::new(RefusalCode::Direction, reason)));
@@ -255,7 +280,13 @@ pub(super) async fn answer(
         wire.send(&bytes).await?;
         let proof = NodeFrameKind::Proof;
         wire.keyed(proof, &mut opener, Side::Called).await?;
-        let claim = cluster.claim(&hello).map_err(Stop::Refused)?;
+        let claim = match cluster.claim(&hello) {
+            Ok(claim) => claim,
+            Err(refusal) => {
+                wire.refuse_keyed(&mut sealer, &refusal).await;
+                return Err(Stop::Refused(refusal));
+            }
+        };
         let welcome = sealer.seal(NodeFrameKind::Welcome, &[]).await;
         wire.send(&welcome).await?;
         Ok(claim)
@@ -303,8 +334,14 @@ pub(super) async fn call(
     let claim = cluster.claim(&hello).map_err(Stop::Refused)?;
     let proof = sealer.seal(NodeFrameKind::Proof, &[]).await;
     wire.send(&proof).await?;
-    wire.keyed(NodeFrameKind::Welcome, &mut opener, Side::Caller)
-        .await?;
+    let welcomed = wire.keyed(NodeFrameKind::Welcome, &mut opener, Side::Caller);
+    welcomed.await.map_err(|stop| match stop {
+        Stop::Told { refusal, proven } => Stop::Told {
+            refusal,
+            proven: proven && cluster.is_behind(hello.roster),
+        },
+        other => other,
+    })?;
     Ok(Session {
         node,
         sealer,

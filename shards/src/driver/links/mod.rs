@@ -129,6 +129,9 @@ impl Links {
         for peer in self.all() {
             self.keep_called(shard, &peer);
         }
+        if self.shard == 0 {
+            shard.spawn(call::keep_asking(shard.clone()));
+        }
         shard.spawn(mention_missing(shard.clone()));
     }
 
