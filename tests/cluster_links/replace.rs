@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    admin::{assert_done, await_status, declare, is_whole, list},
+    admin::{assert_done, assert_refused, await_status, declare, is_whole, list},
+    members::{add, joining, takes_part, voters},
     net::{await_said, Net, Node},
     replication::{client_of, drain, publish, QUEUES},
     support::{server::Home, PATIENCE},
@@ -190,4 +191,42 @@ async fn a_replacement_goes_on_after_crashes_between_its_steps() {
     two.kill();
     load.add(&three, 3).await;
     load.is_all_there(&three).await;
+}
+
+/// Group 0 has more members than the other groups have copies: it would go on, and they
+/// could not.
+#[test]
+fn a_node_is_not_replaced_where_a_group_would_lose_its_majority() {
+    let net = Net::new(3);
+    let [one, two, three] = started(&net, 1);
+    await_status(&one, "all is well", is_whole);
+    add(&net, &one, 4);
+    let four = Node::start(joining(&net, 4, 1, "0s"));
+    await_status(&one, "node 4 takes part", |now| takes_part(now, 4));
+    three.kill();
+    give_up(&one);
+    await_status(&one, "group 0 is without node 3", |now| {
+        voters(now, 0) == [1, 2, 4]
+    });
+    let home = two.kill();
+    let again = ["cluster", "replace", "2", "--confirm"];
+    let start = std::time::Instant::now();
+    let refused = loop {
+        let refused = four.cli(&again);
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        if text.contains("would vote and remember") {
+            break refused;
+        }
+        assert!(!refused.status.success(), "{text}");
+        assert!(start.elapsed() < PATIENCE, "{text}");
+    };
+    assert_refused(&refused, "without node 2 only 1 replica of group 1 ");
+    assert_refused(&refused, "it needs 2 of 3");
+    // Nothing was given up: with node 2 every group is led.
+    let two = Node::start(home);
+    await_status(&one, "every group is led", |now| {
+        let groups = list(&now["groups"]);
+        groups.len() == 33 && groups.iter().all(|group| group["serving"] == true)
+    });
+    drop((two, four));
 }
