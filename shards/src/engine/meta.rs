@@ -355,11 +355,12 @@ impl<B: BatchBuffer> Engine<B> {
                     ..
                 } = *command
                 {
-                    match is_nameless(retired_peer) {
-                        // The first name that a directory is given is its node's seat,
-                        // which another one may lose by it.
-                        true => self.vacated(),
-                        false => self.tell_history(group),
+                    self.tell_history(group);
+                    // The first name that a directory is given is its node's seat.
+                    self.opens_told &= !is_nameless(retired_peer);
+                    // Of a number that was given again another one may lose it by that.
+                    if self.was_given_again(retired_peer) {
+                        self.vacated();
                     }
                 }
             }

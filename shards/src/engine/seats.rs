@@ -85,6 +85,13 @@ impl<B: BatchBuffer> Engine<B> {
         Ok(Decision::Propose(MetaCommand::Replace { node, order }))
     }
 
+    /// The name is the first of a directory whose node's number was removed before.
+    pub(super) fn was_given_again(&self, directory: u64) -> bool {
+        let meta = self.meta.as_ref().filter(|_| is_nameless(directory));
+        let seat = meta.and_then(|meta| meta.state.seats().get(&PeerId(directory).node()));
+        seat.is_some_and(|seat| seat.readmitted)
+    }
+
     /// Group 0 knows that the node's directory was given up (shard 0).
     pub(super) fn vacated(&mut self) {
         for group in 0..self.config.place.shard_of_group.len() as u32 {
