@@ -1,8 +1,8 @@
 //! Groups that this node has no part in: their replicas are dropped here, and begin anew
 //! under another name when the node gets a part again.
 //!
-//! 1. A replica is dropped only once group 0 says that its node has no part in the group:
-//!    the one that took its place votes by then, durable on a majority.
+//! 1. A replica is dropped only once group 0 says that its node has no part in the group, or
+//!    that its name left it: the one that took its place votes by then, durable on a majority.
 //! 2. A replica that was dropped keeps its old name in the log, and takes part in nothing
 //!    under it, whatever starts come between.
 //!
@@ -25,7 +25,7 @@ impl<B: BatchBuffer> Engine<B> {
         }
         let here: Vec<u32> = self.groups.keys().copied().collect();
         for id in here {
-            if id != GroupId::META.0 && !self.has_part(id) {
+            if id != GroupId::META.0 && (!self.has_part(id) || self.has_left(id)) {
                 self.drop_replica(id);
             }
         }
@@ -46,6 +46,13 @@ impl<B: BatchBuffer> Engine<B> {
             }
         }
         self.ask_for_names();
+    }
+
+    /// The group took this replica out, and came back to the node before it heard of that:
+    /// its name never counts again, so it asks for another.
+    fn has_left(&self, id: u32) -> bool {
+        let slot = self.groups.get(&id);
+        slot.is_some_and(|slot| slot.left.contains(&slot.group.peer().0))
     }
 
     /// Replicas without a name ask for one, again and again: shard 0 may have heard later

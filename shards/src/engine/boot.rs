@@ -943,6 +943,7 @@ mod tests {
             index_memory_bytes: 1 << 20,
             scrub_interval_ms: 0,
             recovery_grace_ms: 1_000,
+            catch_up_bytes_per_s: 32 << 20,
             spread_after_ms: 0,
             server: String::new(),
             advertise: String::new(),

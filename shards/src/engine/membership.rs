@@ -301,13 +301,14 @@ fn promote(peer: u64) -> Option<Next> {
 }
 
 /// A replica that is to be no member: its name is retired, or it is a learner on a node
-/// that is not to hold the group.
+/// that is not to hold the group, or goes by another name by now.
 fn unwanted(slot: &GroupSlot, target: &Target) -> Option<MembershipChange> {
     let members = slot.group.members();
     let retired = slot.replaced.keys().copied();
     let mut retired = retired.filter(|peer| members.contains(*peer));
     let learners = members.learners.iter().copied();
-    let mut astray = learners.filter(|peer| is_astray(slot, target, *peer));
+    let mut astray =
+        learners.filter(|peer| is_astray(slot, target, *peer) || is_superseded(slot, *peer));
     let peer = retired.next().or_else(|| astray.next())?;
     let step = MembershipStep::Remove;
     Some(MembershipChange { step, peer })
@@ -320,6 +321,15 @@ fn is_astray(slot: &GroupSlot, target: &Target, peer: u64) -> bool {
     !held || slot.left.contains(&peer)
 }
 
+/// Its node goes by a newer name: it got two, one for what it held and one for what a
+/// recovery made of that, and names are never used again.
+fn is_superseded(slot: &GroupSlot, peer: u64) -> bool {
+    let named = slot.replaced.values().filter(|name| !is_vacant(**name));
+    let members = slot.group.members();
+    let mut names = named.chain(&members.voters).chain(&members.learners);
+    names.any(|name| PeerId(*name).node() == PeerId(peer).node() && *name > peer)
+}
+
 /// A replica with a name that is to join.
 fn missing(slot: &GroupSlot, target: &Target) -> Option<MembershipChange> {
     let members = slot.group.members();
@@ -330,7 +340,8 @@ fn missing(slot: &GroupSlot, target: &Target) -> Option<MembershipChange> {
             .holders
             .as_ref()
             .is_none_or(|holders| holders.contains(&PeerId(*new).node()));
-        if slot.replaced.contains_key(new) || is_vacant(*new) || !held || slot.left.contains(new) {
+        let gone = slot.replaced.contains_key(new) || slot.left.contains(new);
+        if gone || is_vacant(*new) || !held || is_superseded(slot, *new) {
             continue;
         }
         if !members.contains(*new) {

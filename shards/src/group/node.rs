@@ -5,7 +5,7 @@ use std::{
 
 use raft::{
     eraftpb::{Entry as RaftEntry, EntryType, HardState, Message, MessageType, Snapshot},
-    Config, Progress, RawNode, SnapshotStatus, StateRole,
+    Config, Progress, RawNode, SnapshotStatus, StateRole, INVALID_ID,
 };
 use thiserror::Error;
 use wire::{
@@ -545,6 +545,12 @@ impl Group {
         self.members = Members::of_raft(&changed);
         self.raft.mut_store().set_membership(changed);
         self.keeps_reported |= change.promotes(self.peer.0);
+        if self.is_leader() && !self.members.voters.contains(&self.peer.0) {
+            // Raft would let it lead on: it drops what is proposed, when that is in the log
+            // already, and panics when the next entry is committed.
+            let term = self.term();
+            self.raft.raft.become_follower(term, INVALID_ID);
+        }
         self.count_copies();
         self.append_own_state(log)?;
         Ok(())
