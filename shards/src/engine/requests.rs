@@ -144,15 +144,25 @@ impl<B: BatchBuffer> Engine<B> {
         });
     }
 
+    /// An entry of its own for a barrier: one that was proposed before could have been
+    /// committed by a leader that is none any more, behind whose back another confirms.
+    /// Returns the index of the entry to wait for.
+    fn demand_everywhere(&mut self, key: PartitionKey) -> u64 {
+        let group = self.partitions.get(&key).map(|slot| slot.group.0);
+        let Some((group, slot)) = group.and_then(|id| Some((id, self.groups.get_mut(&id)?))) else {
+            return 0;
+        };
+        let last = slot.group.last_index();
+        if !slot.group.is_replicated() {
+            return last;
+        }
+        slot.demanded = 0;
+        self.demand_of(group).max(last + 1)
+    }
+
     /// Followers sync for entries that say so, and otherwise when their timers do:
     /// one that says so covers everything in front of it. Returns the index of the
     /// entry to wait for.
-    fn demand_everywhere(&mut self, key: PartitionKey) -> u64 {
-        let group = self.partitions.get(&key).map(|slot| slot.group.0);
-        group.map_or(0, |group| self.demand_of(group))
-    }
-
-    /// The same of a group.
     pub(super) fn demand_of(&mut self, group: u32) -> u64 {
         let Some(slot) = self.groups.get_mut(&group) else {
             return 0;
