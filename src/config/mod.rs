@@ -129,7 +129,7 @@ impl Default for ServeOptions {
             index_memory: None,
             scrub_interval: Duration::from_secs(24 * 3600),
             recovery_grace: Duration::from_secs(10),
-            catch_up_rate: 32 << 20,
+            catch_up_rate: 16 << 20,
             spread_leaders: Duration::from_secs(10),
             node_id: 1,
             data_groups: 32,
