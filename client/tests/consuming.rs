@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use futures_lite::StreamExt;
-use support::{deliver_frame, quick, soon, Peer, Server, QUEUE};
+use support::{deliver_frame, ends_as, quick, soon, Peer, Server, QUEUE};
 use tidegate_client::{
     Boundary, Client, ErrorCode, SettleError, SubscribeError, SubscribeOptions, Subscription,
 };
@@ -313,13 +313,7 @@ async fn after_a_reconnect_it_asks_again_while_unavailable_and_ends_when_the_que
         let (correlation, _) = peer.expect::<Subscribe>().await;
         peer.refuse(correlation, code, Outcome::Failed).await;
     }
-    match soon("the end", subscription.next()).await {
-        Some(Err(SubscribeError::PartitionEnded { error, .. })) => {
-            assert_eq!(error.code(), Some(ErrorCode::UnknownQueue));
-        }
-        other => panic!("{other:?}"),
-    }
-    assert!(soon("nothing", subscription.next()).await.is_none());
+    ends_as(&mut subscription, ErrorCode::UnknownQueue).await;
 }
 
 #[tokio::test]

@@ -4,10 +4,10 @@ mod support;
 
 use std::time::Duration;
 
-use support::{asks_straight, deliver_frame, quick, redirect, send_on, soon, Peer, Server};
-use tidegate_client::{
-    Client, Delivery, ErrorCode, SettleError, SubscribeError, SubscribeOptions, Subscription,
+use support::{
+    asks_straight, deliver_frame, ends_as, quick, redirect, send_on, soon, Peer, Server,
 };
+use tidegate_client::{Client, Delivery, ErrorCode, SettleError, SubscribeOptions, Subscription};
 use tokio::io::AsyncWriteExt;
 use wire::{
     error::Outcome,
@@ -380,13 +380,7 @@ async fn a_queue_that_is_gone_at_the_leader_ends_the_partition() {
     second
         .refuse(correlation, ErrorCode::UnknownQueue, Outcome::Failed)
         .await;
-    match soon("the end", subscription.next()).await {
-        Some(Err(SubscribeError::PartitionEnded { error, .. })) => {
-            assert_eq!(error.code(), Some(ErrorCode::UnknownQueue));
-        }
-        other => panic!("{other:?}"),
-    }
-    assert!(soon("nothing", subscription.next()).await.is_none());
+    ends_as(&mut subscription, ErrorCode::UnknownQueue).await;
 }
 
 /// It is over while it is on its way: nobody delivers to it.

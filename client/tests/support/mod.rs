@@ -11,7 +11,7 @@ use rkyv::{
     ser::allocator::ArenaHandle,
     Archive, Deserialize, Portable, Serialize,
 };
-use tidegate_client::{Builder, Client};
+use tidegate_client::{Builder, Client, SubscribeError, Subscription};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -320,4 +320,15 @@ where
 {
     let archived = codec::decode::<T>(body).unwrap();
     rkyv::deserialize::<T, RkyvError>(archived).unwrap()
+}
+
+/// The partition ended, for that reason, and nothing comes behind it.
+pub async fn ends_as(subscription: &mut Subscription, code: ErrorCode) {
+    match soon("the end", subscription.next()).await {
+        Some(Err(SubscribeError::PartitionEnded { error, .. })) => {
+            assert_eq!(error.code(), Some(code));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(soon("nothing", subscription.next()).await.is_none());
 }
