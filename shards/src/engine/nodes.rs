@@ -226,6 +226,12 @@ impl<B: BatchBuffer> Engine<B> {
         self.pace.is_free()
     }
 
+    /// Server time at which more may be brought to them. A latched shard brings nothing, and
+    /// would only be woken again and again.
+    pub(super) fn pace_due_ms(&self) -> Option<u64> {
+        Some(self.pace.free_ms()).filter(|due| *due > 0 && !self.latched)
+    }
+
     /// Entries that a follower needs and that left memory are read back.
     fn read_for_followers(&mut self) {
         let ids: Vec<u32> = self.groups.keys().copied().collect();

@@ -157,7 +157,7 @@ impl<B: BatchBuffer> Engine<B> {
             upkeep,
             self.tick_due_ms(),
             self.snapshot_due_ms(),
-            Some(self.pace.free_ms()).filter(|due| *due > 0),
+            self.pace_due_ms(),
         ]
         .into_iter()
         .flatten()

@@ -102,7 +102,7 @@ impl<B: BatchBuffer> Engine<B> {
 
     /// Server time at which the snapshot goes on if nothing happens.
     pub(in crate::engine) fn snapshot_due_ms(&self) -> Option<u64> {
-        let sending = self.sending.as_ref()?;
+        let sending = self.sending.as_ref().filter(|_| !self.latched)?;
         Some(match sending.awaits {
             true => sending.since_ms + PATIENCE_MS,
             false => sending.next_ms.max(self.pace.free_ms()),
